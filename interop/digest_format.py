@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import blake3
+import blake3_nodes
 import pyarrow as pa
 import pyarrow.ipc
 
 MAGIC = b"ARROW1"
 FIRST_MESSAGE = 64
-FORMAT = 1
+FORMATS = ("1", "2")
 MESSAGE_MAX = 64 << 20
 BLOB_LENGTH_MAX = 1 << 48
 ITEM_LENGTH_MAX = 1 << 36
 DATASET_LENGTH_MAX = 1 << 60
 UNITS_MAX = 1 << 16
 BATCH_BLOBS = 16_384
+LEAF_MIN, LEAF_MAX = 1 << 10, 1 << 20
+LEAVES_MAX = 1 << 16
 
 
 class DigestError(Exception):
@@ -135,6 +138,18 @@ class Digest:
             address = blake3.blake3(b"".join(content), key=key).digest()
             require(address == blob["address"], "a blob does not hash to its address")
 
+    def check_slice(self, key: bytes, blob: dict[str, Any], start: int, data: bytes) -> None:
+        """Check bytes of a blob, from ``start`` on, against its tree: leaves that are whole."""
+        leaf, nodes = blob["leaf"], blob["tree"]
+        root = blake3_nodes.merge(key, nodes, blake3_nodes.ROOT)
+        require(root == blob["address"], "a tree is not that of its blob's address")
+        end = start + len(data)
+        require(start % leaf == 0, "a slice does not begin with a leaf")
+        require(end % leaf == 0 or end == blob["length"], "a slice does not end with a leaf")
+        for at in range(0, len(data), leaf):
+            node = blake3_nodes.leaf_node(key, data[at : at + leaf], start + at)
+            require(node == nodes[(start + at) // leaf], "a leaf has another node")
+
 
 def read(path: Path) -> Digest:
     """Open a digest and verify everything but the content of its blobs."""
@@ -152,7 +167,9 @@ def read(path: Path) -> Digest:
         raise DigestError("it is not an Arrow file") from error
     footer = {key.decode(): value.decode() for key, value in file.metadata.items()}
     metadata = {key.decode(): value.decode() for key, value in file.schema.metadata.items()}
-    require(metadata.get("forebay.format") == str(FORMAT), "it has another format")
+    require(metadata.get("forebay.format") in FORMATS, "it has another format")
+    has_trees = metadata["forebay.format"] != "1"
+    require(("tree" in file.schema.names) == has_trees, "its columns are of another format")
     require(first.equals(file.schema, check_metadata=True), "its two schemas differ")
     require(len(batches) == file.num_record_batches, "its footer lists other batches")
 
@@ -202,6 +219,12 @@ def check_rows(digest: Digest) -> None:
         for item in blob["items"]:
             require(item["length"] <= ITEM_LENGTH_MAX, "an item is too long")
             require(item["offset"] + item["length"] <= length, "an item leaves its blob")
+        leaf, nodes = blob.get("leaf", 0), blob.get("tree", [])
+        if leaf or nodes:
+            is_length = leaf & (leaf - 1) == 0 and LEAF_MIN <= leaf <= LEAF_MAX
+            require(is_length, "the length of a leaf is no power of two in its limits")
+            require(len(nodes) == -(-length // leaf), "a tree has not one node for each leaf")
+            require(2 <= len(nodes) <= LEAVES_MAX, "a tree has too many leaves or too few")
         start += length
         items += len(blob["items"])
         blobs += 1

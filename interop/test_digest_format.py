@@ -49,6 +49,39 @@ def test_every_checksum_and_address_is_reproduced(
     assert chunks == set(range(digest.number("chunks"))), "every chunk has a blob"
 
 
+@pytest.mark.parametrize("is_private", [False, True])
+def test_items_of_packs_are_verified_by_their_trees(forebay: Forebay, is_private: bool) -> None:
+    key, options = digest_format.public_key(), ["--layout", "pack", "--pack-size", "40kB"]
+    if is_private:
+        assert forebay.run("namespace", "new", "tree.key").returncode == 0
+        key = bytes.fromhex((forebay.directory / "tree.key").read_text().splitlines()[1])
+        options += ["--namespace", "tree.key"]
+    digest = digest_format.read(build(forebay, *options))
+    assert digest.metadata["forebay.format"] == "2"
+    verified = 0
+    for blob in digest.blobs():
+        parts = [content(part["object"], 0, part["length"]) for part in blob["parts"]]
+        data, leaf = b"".join(parts), blob["leaf"]
+        assert leaf == 4096, "items of 1.5 kB"
+        items = [item for item in blob["items"] if item["length"] > 0]
+        for item in items[:: len(items) // 2]:
+            start = item["offset"] // leaf * leaf
+            end = min(-(-(item["offset"] + item["length"]) // leaf) * leaf, len(data))
+            digest.check_slice(key, blob, start, data[start:end])
+            wrong = bytearray(data[start:end])
+            wrong[len(wrong) // 2] ^= 1
+            with pytest.raises(digest_format.DigestError, match="another node"):
+                digest.check_slice(key, blob, start, bytes(wrong))
+            verified += 1
+    assert verified > 2
+
+
+def test_a_digest_without_packs_has_the_format_of_before(forebay: Forebay) -> None:
+    digest = digest_format.read(build(forebay, "--layout", "files"))
+    assert digest.metadata["forebay.format"] == "1"
+    assert all("tree" not in blob for blob in digest.blobs())
+
+
 def test_a_private_namespace_is_reproduced(forebay: Forebay) -> None:
     assert forebay.run("namespace", "new", "own.key").returncode == 0
     first, second = (forebay.directory / "own.key").read_text().splitlines()

@@ -6,7 +6,10 @@
 use std::{env, fs, path::PathBuf};
 
 use bytes::Bytes;
-use forebay_core::dataset::DatasetIdHasher;
+use forebay_core::dataset::{
+    DatasetIdHasher,
+    hash_tree::{LeafLength, HashedContent, TreeHasher},
+};
 use forebay_core::{ByteSize, Namespace, dataset::chunking::Chunking};
 use forebay_digest::{
     Blob, ColumnType, Digest, DigestWriter, Header, ItemSpan, Part, Summary, Value,
@@ -27,9 +30,15 @@ pub fn directory() -> TempDir {
     made.expect("make a directory")
 }
 
-/// The content of a blob of the small dataset.
+/// The content of a blob of the small dataset. The last two have hash trees.
 pub fn content(blob: usize) -> Bytes {
-    Bytes::from(vec![b'a' + u8::try_from(blob).expect("few blobs"); 10 + blob])
+    Bytes::from(vec![b'a' + u8::try_from(blob).expect("few blobs"); 10 + blob * 700])
+}
+
+fn hashed(content: &[u8]) -> HashedContent {
+    let mut hasher = TreeHasher::new(&Namespace::public(), LeafLength::new(LeafLength::MIN));
+    hasher.update(content);
+    hasher.finish()
 }
 
 /// The four rows of the small dataset, as in journals and digests.
@@ -43,21 +52,26 @@ pub fn rows() -> Vec<Blob> {
             offset,
             length,
         };
+        let hashed = hashed(&content);
         Blob {
-            address: Namespace::public().address(&content),
+            address: hashed.address,
             parts: vec![part(0, 0, 4), part(1, 7, length - 4)],
             items: vec![
                 ItemSpan { offset: 0, length: 4 },
                 ItemSpan { offset: 4, length: length - 4 },
             ],
+            tree: hashed.tree,
         }
     };
     (0..4).map(row).collect()
 }
 
-/// The bytes of a digest of those rows, with or without columns.
-pub fn digest_bytes(with_columns: bool) -> Vec<u8> {
-    let rows = rows();
+/// The bytes of a digest of those rows, with or without columns and hash trees.
+pub fn digest_bytes(with_columns: bool, has_trees: bool) -> Vec<u8> {
+    let mut rows = rows();
+    for row in rows.iter_mut().filter(|_| !has_trees) {
+        row.tree = None;
+    }
     let bytes = rows.iter().map(Blob::length).sum();
     let chunking = Chunking::for_dataset(ByteSize(bytes), rows.len() as u64);
     let mut id = DatasetIdHasher::new();
@@ -77,7 +91,8 @@ pub fn digest_bytes(with_columns: bool) -> Vec<u8> {
     let columns = [("label", ColumnType::Text), ("frames", ColumnType::Int)];
     let columns = columns.map(|(name, kind)| (name.to_owned(), kind)).to_vec();
     let columns = if with_columns { columns } else { Vec::new() };
-    let mut writer = DigestWriter::new(Vec::new(), Header { summary, columns }).expect("a header");
+    let header = Header { summary, columns, has_trees };
+    let mut writer = DigestWriter::new(Vec::new(), header).expect("a header");
     for row in &rows {
         let values = [Value::Text("cat"), Value::Int(7)];
         let values = if with_columns { values.to_vec() } else { Vec::new() };
@@ -88,5 +103,5 @@ pub fn digest_bytes(with_columns: bool) -> Vec<u8> {
 
 /// A digest of those rows.
 pub fn digest() -> Digest {
-    Digest::open(digest_bytes(false).into()).expect("just written")
+    Digest::open(digest_bytes(false, true).into()).expect("just written")
 }

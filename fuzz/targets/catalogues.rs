@@ -17,7 +17,8 @@ const RECORDS: u8 = 1;
 const FIELDS: usize = 84;
 
 fn entry(blob: usize) -> (CatalogueKey, CatalogueEntry) {
-    let (address, length) = (Namespace::public().address(&content(blob)), 10 + blob as u64);
+    let content = content(blob);
+    let (address, length) = (Namespace::public().address(&content), content.len() as u64);
     (
         *Namespace::public().address(&[b'k'; 3]).as_bytes(),
         CatalogueEntry { address, length, index: 7, form: 1 },

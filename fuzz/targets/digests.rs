@@ -5,7 +5,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::ItemOrdinal;
+use forebay_core::{ItemOrdinal, Namespace, dataset::hash_tree::verify_slice};
 use forebay_digest::Digest;
 use forebay_fuzz::{digest_bytes, seed};
 use libfuzzer_sys::fuzz_target;
@@ -15,14 +15,20 @@ const ROWS: usize = 64;
 
 fuzz_target!(
     init: {
-        seed("plain", &digest_bytes(false));
-        seed("columns", &digest_bytes(true));
+        seed("plain", &digest_bytes(false, false));
+        seed("columns", &digest_bytes(true, false));
+        seed("trees", &digest_bytes(false, true));
+        seed("columns-trees", &digest_bytes(true, true));
     },
     |data: &[u8]| {
         let Ok(digest) = Digest::open(Bytes::copy_from_slice(data)) else { return };
         for row in digest.blobs().take(ROWS).flatten() {
             let _ = row.parts().take(ROWS).collect::<Vec<_>>();
             let _ = row.items().take(ROWS).collect::<Vec<_>>();
+            if let Ok(Some(tree)) = row.tree() {
+                let namespace = Namespace::public();
+                let _ = verify_slice(&namespace, &row.address, &tree, 0, &data[..data.len() / 2]);
+            }
         }
         for item in (0..digest.summary().items).take(ROWS) {
             let _ = digest.item(ItemOrdinal::new(item));

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,17 +18,19 @@ use std::{
 
 use forebay_auth::Credentials;
 use forebay_client::{
-    self as client, Asked, Client, ClientError, Interrupt, NodeHealth, PresenceCache,
+    self as client, Asked, Client, ClientError, Counts, Interrupt, NodeHealth, PresenceCache,
 };
 use forebay_core::{
-    ItemOrdinal,
+    ItemOrdinal, Namespace,
     cluster::ring::Seeds,
+    dataset::verification::VerifyPolicy,
     train::manager::{Report, ReportAnswer},
 };
 use forebay_wire::Refusal;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
+    catalogue::namespace,
     digest::Digest,
     errors::{agent_error, forebay_error},
     view::View,
@@ -46,12 +49,23 @@ pub struct Reader {
     credentials: Credentials,
     agent: PathBuf,
     job: String,
+    verify: VerifyPolicy,
+    namespace: Namespace,
     idle: Mutex<Vec<Interruptible>>,
     requested: Mutex<Vec<RequestedBatch>>,
     presence: Mutex<PresenceCache>,
     /// Node health that all readers of the pool share, so that only one waits for a hung node.
     node_health: Mutex<NodeHealth>,
+    verified: Mutex<Verified>,
     has_node_failed: AtomicBool,
+}
+
+/// What was verified.
+#[derive(Default)]
+struct Verified {
+    items: u64,
+    unverifiable: u64,
+    mismatches: u64,
 }
 
 /// A reader, and an exception that a signal handler has raised while it waited.
@@ -83,19 +97,24 @@ struct RequestedBatch {
 
 #[pymethods]
 impl Reader {
-    /// Takes over the node health of `before`.
+    /// `verify` says which reads are verified, with the key of the digest's namespace. Takes over
+    /// the node health of `before`.
     #[new]
-    #[pyo3(signature = (digest, node, agent, job, before=None))]
+    #[pyo3(signature = (digest, node, agent, job, before=None, verify=None, namespace_key=None))]
     fn new(
         digest: Py<Digest>,
         node: Option<PathBuf>,
         agent: PathBuf,
         job: String,
         before: Option<&Self>,
+        verify: Option<&str>,
+        namespace_key: Option<PathBuf>,
     ) -> PyResult<Self> {
+        let verify = verify.map(str::parse).transpose();
+        let verify: Option<VerifyPolicy> = verify.map_err(|error| forebay_error(&error))?;
         let node = node.map(seeds).transpose()?;
         let credentials = credentials()?;
-        let (idle, requested, has_node_failed) = Default::default();
+        let (idle, requested, verified, has_node_failed) = Default::default();
         let presence = PresenceCache::new(digest.get().digest.summary().blobs);
         let presence = Mutex::new(presence);
         let node_health =
@@ -107,10 +126,13 @@ impl Reader {
             credentials,
             agent,
             job,
+            verify: verify.unwrap_or_default(),
+            namespace: namespace(namespace_key)?,
             idle,
             requested,
             presence,
             node_health,
+            verified,
             has_node_failed,
         })
     }
@@ -134,8 +156,10 @@ impl Reader {
         let items = self.digest.get().ordinals(&items)?;
         let mut reader = self.reader();
         reader.reader.health().merge(&lock(&self.node_health));
+        let before = reader.reader.counts();
         let asked = py.detach(|| reader.reader.ask(&items));
         self.collect_health(&mut reader.reader);
+        self.collect_verified(before, reader.reader.counts());
         if let Some(error) = lock(&reader.raised).take() {
             return Err(error);
         }
@@ -189,6 +213,12 @@ impl Reader {
             let _ = reader.leave();
             Ok(())
         })
+    }
+
+    /// What was verified since the last call: items, items that could not be, and wrong ones.
+    fn take_verified(&self) -> (u64, u64, u64) {
+        let Verified { items, unverifiable, mismatches } = mem::take(&mut *lock(&self.verified));
+        (items, unverifiable, mismatches)
     }
 
     /// Whether the node has failed since the last call, and is worth starting again.
@@ -265,6 +295,8 @@ impl Reader {
             let node = self.node.clone();
             let mut reader = client::Reader::new(digest, node, &self.agent, &self.job);
             reader.health().clone_from(&lock(&self.node_health));
+            let namespace = Some(self.namespace.clone());
+            let reader = reader.with_verification(self.verify, namespace);
             Interruptible::new(reader.with_credentials(self.credentials.clone()))
         })
     }
@@ -272,6 +304,13 @@ impl Reader {
     fn collect_health(&self, reader: &mut client::Reader) {
         lock(&self.node_health).merge(reader.health());
         self.has_node_failed.fetch_or(reader.take_restart_hint(), Ordering::Relaxed);
+    }
+
+    fn collect_verified(&self, before: Counts, after: Counts) {
+        let mut verified = lock(&self.verified);
+        verified.items += after.verified - before.verified;
+        verified.unverifiable += after.unverifiable - before.unverifiable;
+        verified.mismatches += after.hash_mismatches - before.hash_mismatches;
     }
 
     fn with_reader<T: Send>(
@@ -290,9 +329,11 @@ impl Reader {
         act: impl FnOnce(&mut client::Reader) -> Result<T, ClientError> + Send,
     ) -> PyResult<T> {
         taken.reader.health().merge(&lock(&self.node_health));
+        let before = taken.reader.counts();
         let outcome = py.detach(|| act(&mut taken.reader));
         let raised = lock(&taken.raised).take();
         self.collect_health(&mut taken.reader);
+        self.collect_verified(before, taken.reader.counts());
         lock(&self.idle).push(taken);
         match raised {
             Some(error) => Err(error),

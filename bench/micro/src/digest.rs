@@ -236,6 +236,7 @@ fn open_time(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> 
             length: 100_000,
         }],
         items: vec![ItemSpan { offset: 0, length: 100_000 }],
+        tree: None,
     };
     let chunking = Chunking::for_dataset(ByteSize(items * 100_000), items);
     let mut id = DatasetIdHasher::new();
@@ -252,7 +253,8 @@ fn open_time(directory: &Path, items: u64, pairs: usize) -> anyhow::Result<Row> 
         blobs: items,
         bytes: items * 100_000,
     };
-    let mut pending = PendingDigest::create(&path, Header { summary, columns: Vec::new() })?;
+    let mut pending =
+        PendingDigest::create(&path, Header { summary, columns: Vec::new(), has_trees: false })?;
     for index in 0..items {
         pending.push(&row(index), &[])?;
     }

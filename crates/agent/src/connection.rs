@@ -8,7 +8,7 @@ use std::{collections::HashMap, io, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_auth::Credentials;
-use forebay_client::{Handle, OpenError};
+use forebay_client::{Handle, OpenError, Welcome};
 use forebay_core::{
     BlobOrdinal, Endpoint,
     agent::free_space::FreeSpace,
@@ -17,8 +17,8 @@ use forebay_core::{
 };
 use forebay_transport::{ByteChain, Incoming, Outgoing, session::READ_BUFFER_SIZE};
 use forebay_wire::{
-    BlobRange, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX, PRESENCE_MAX, Refusal,
-    Reply, Request,
+    BlobRange, Frame, GetAnswer, HEADER_SIZE, Header, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    RecheckAnswer, Refusal, Reply, Request,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -35,6 +35,9 @@ use crate::{
 
 /// Requests that may wait to be written.
 const FRAMES_MAX: usize = 64;
+/// Slowest check of a reported blob that is waited for: 16 MB/s. The node reads and hashes the blob
+/// beside other work.
+const HASHED_PER_MICROSECOND_MIN: u64 = 16;
 /// Interval at which a pending request checks the silence of the node.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -75,7 +78,7 @@ pub(crate) type Result<T> = std::result::Result<T, LinkError>;
 /// A connection with the dataset open.
 pub(crate) struct Connection {
     pub(crate) handle: u32,
-    lease: Duration,
+    welcome: Welcome,
     frames: mpsc::Sender<Frame>,
     shared: Arc<Shared>,
     pub(crate) claims: HeldClaims,
@@ -125,7 +128,7 @@ impl Connection {
         });
         Self {
             handle: 0,
-            lease: NODE_TIMEOUT,
+            welcome: Welcome { lease: NODE_TIMEOUT, ..Welcome::default() },
             frames,
             shared,
             claims: HeldClaims::default(),
@@ -156,8 +159,8 @@ impl Connection {
     }
 
     /// The dataset is open.
-    pub fn on_open(&mut self, Handle(handle): Handle, lease: Duration) {
-        (self.handle, self.lease) = (handle, lease);
+    pub fn on_open(&mut self, Handle(handle): Handle, welcome: Welcome) {
+        (self.handle, self.welcome) = (handle, welcome);
     }
 
     pub fn is_closed(&self) -> bool {
@@ -170,7 +173,7 @@ impl Connection {
     }
 
     pub fn lease(&self) -> Duration {
-        self.lease
+        self.welcome.lease
     }
 
     /// Sends a request and receives its reply, which may be a refusal.
@@ -275,6 +278,25 @@ impl Connection {
                 Reply::Error(refusal) => return Err(refusal.into()),
                 _ => return Err(LinkError::Malformed),
             }
+        }
+    }
+
+    /// Reports that wrong bytes of a blob were received. Does nothing if the node is older than
+    /// such reports.
+    pub async fn report_wrong_bytes(
+        &self,
+        blob: BlobOrdinal,
+        length: u64,
+    ) -> Result<RecheckAnswer> {
+        if !self.welcome.accepts_wrong_bytes() {
+            return Ok(RecheckAnswer::Unchecked);
+        }
+        let request = Request::WrongBytes { handle: self.handle, blobs: vec![blob] };
+        let wait = Duration::from_micros(length / HASHED_PER_MICROSECOND_MIN);
+        match self.exchange_waiting(&request, wait).await? {
+            Reply::WrongBytes { answers } => answers.first().copied().ok_or(LinkError::Malformed),
+            Reply::Error(refusal) => Err(refusal.into()),
+            _ => Err(LinkError::Malformed),
         }
     }
 

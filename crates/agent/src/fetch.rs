@@ -194,7 +194,7 @@ impl AgentService {
     async fn carry_out(&self, step: Step, task: &mut FetchTask) -> FetchEvent {
         match step {
             Step::Claim => self.claim(task).await,
-            Step::Get(wait) => task.get(wait).await,
+            Step::Get(wait) => self.get_from_node(task, wait).await,
             Step::AwaitClaimSlot(wait) => {
                 let ended = task.claim_ended.as_mut().expect("a claim was requested");
                 let _ = timeout(wait, ended.changed()).await;
@@ -275,6 +275,27 @@ impl AgentService {
         }
     }
 
+    /// Gets a blob from its node and verifies its address. A wrong copy is reported, and counts as
+    /// absent.
+    async fn get_from_node(&self, task: &mut FetchTask, wait: Duration) -> FetchEvent {
+        let node = task.node.as_ref().expect("the node is connected");
+        match node.get(task.blob, task.length, wait).await {
+            Ok((GetAnswer::Hit, content)) if self.is_at_address(task.blob, &content) => {
+                task.content = content;
+                FetchEvent::Bytes
+            }
+            Ok((GetAnswer::Hit, _)) => {
+                self.counters.hash_mismatches.one();
+                tracing::warn!(blob = %task.blob, "hash mismatch of a blob from a node");
+                self.report_to_owner(task.blob).await;
+                FetchEvent::Absent
+            }
+            Ok((GetAnswer::Miss, _)) => FetchEvent::Absent,
+            Ok((GetAnswer::Claimed, _)) => FetchEvent::StillClaimed,
+            Err(error) => node_failed(&error),
+        }
+    }
+
     /// Reads a blob and verifies its address. A transfer that does not match is repeated once.
     async fn read_origin(
         &self,
@@ -328,21 +349,6 @@ impl AgentService {
         }
         drop(bytes);
         Ok(content.take())
-    }
-}
-
-impl FetchTask {
-    async fn get(&mut self, wait: Duration) -> FetchEvent {
-        let node = self.node.as_ref().expect("the node is connected");
-        match node.get(self.blob, self.length, wait).await {
-            Ok((GetAnswer::Hit, content)) => {
-                self.content = content;
-                FetchEvent::Bytes
-            }
-            Ok((GetAnswer::Miss, _)) => FetchEvent::Absent,
-            Ok((GetAnswer::Claimed, _)) => FetchEvent::StillClaimed,
-            Err(error) => node_failed(&error),
-        }
     }
 }
 

@@ -15,6 +15,7 @@ mod node_link;
 mod prefetch;
 mod service;
 mod warm;
+mod wrong_bytes;
 
 use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
 

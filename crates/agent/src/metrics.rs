@@ -12,6 +12,10 @@ forebay_transport::counters! {
     /// Transfers from the origin whose bytes did not hash to the blob's address. The first of a
     /// blob is repeated, the second is an error.
     transfers_damaged,
+    /// Blobs of nodes whose bytes did not hash to their address. They are fetched again.
+    hash_mismatches,
+    /// Blobs of which a process of the job has received wrong bytes. They are read again.
+    wrong_bytes_reported,
     /// Blobs read without a claim because the node failed or a wait timed out.
     fallbacks,
     /// Bytes of those.

@@ -214,16 +214,16 @@ pub(crate) async fn connect(
     let hello = hello(&links.job, credentials);
     // A node whose dispatch hangs may answer the hello and nothing else.
     let greeting = async {
-        let lease = greeted(connection.exchange(&hello).await?)?;
+        let welcome = greeted(connection.exchange(&hello).await?)?;
         match connection.exchange(&Request::Ring).await? {
-            Reply::Ring(membership) => Ok((lease, membership)),
+            Reply::Ring(membership) => Ok((welcome, membership)),
             Reply::Error(refusal) => Err(LinkError::Refused(refusal)),
             _ => Err(LinkError::Open(OpenError::Unexpected)),
         }
     };
-    let (lease, membership) =
+    let (welcome, membership) =
         timeout(PING_TIMEOUT, greeting).await.map_err(|_| LinkError::Silent)??;
-    if !LEASES.contains(&lease) {
+    if !LEASES.contains(&welcome.lease) {
         return Err(OpenError::Unexpected.into());
     }
     connection.on_hello(endpoint, credentials, Arc::clone(&links.silence));
@@ -234,7 +234,7 @@ pub(crate) async fn connect(
             Next::Open(handle) => break handle,
         }
     };
-    connection.on_open(handle, lease);
+    connection.on_open(handle, welcome);
     let connection = Arc::new(connection);
     tokio::spawn(renew(Arc::downgrade(&connection)));
     Ok((connection, membership))

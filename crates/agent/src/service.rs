@@ -96,6 +96,15 @@ pub(crate) struct AgentSession {
     is_forced: bool,
 }
 
+/// The answer to a request.
+enum Answer {
+    Now(Reply),
+    /// These ranges, from a task.
+    Get(Vec<BlobRange>),
+    /// The results of checking these blobs, from a task.
+    Recheck(Vec<BlobOrdinal>),
+}
+
 /// Memory for blobs that are being fetched.
 pub(crate) struct FetchMemory(Arc<Semaphore>);
 
@@ -175,12 +184,15 @@ impl AgentService {
         let _ = self.has_begun.subscribe().wait_for(|has_begun| *has_begun).await;
     }
 
-    fn add_hints(&self, blobs: Vec<BlobOrdinal>) -> Result<(), Refused> {
+    fn check_blobs(&self, blobs: &[BlobOrdinal]) -> Result<(), Refused> {
         let count = self.digest.summary().blobs;
-        if let Some(blob) = blobs.iter().find(|blob| blob.0 >= count) {
-            let text = format!("blob {blob} is out of range; the dataset has {count}");
-            return Err((ErrorCode::Malformed, text));
-        }
+        let Some(blob) = blobs.iter().find(|blob| blob.0 >= count) else { return Ok(()) };
+        let text = format!("blob {blob} is out of range; the dataset has {count}");
+        Err((ErrorCode::Malformed, text))
+    }
+
+    fn add_hints(&self, blobs: Vec<BlobOrdinal>) -> Result<(), Refused> {
+        self.check_blobs(&blobs)?;
         let mut hints = self.hints.lock();
         for blob in blobs {
             if hints.queue.len() < HINTS_MAX && hints.members.insert(blob) {
@@ -319,11 +331,12 @@ impl AgentService {
         self: &Arc<Self>,
         session: &mut AgentSession,
         request: Request,
-    ) -> Result<Option<Reply>, Refused> {
+    ) -> Result<Answer, Refused> {
         let handle = match &request {
             Request::Get { handle, .. }
             | Request::PrefetchHint { handle, .. }
-            | Request::ProbeMode { handle, .. } => Some(*handle),
+            | Request::ProbeMode { handle, .. }
+            | Request::WrongBytes { handle, .. } => Some(*handle),
             _ => None,
         };
         if handle.is_some_and(|handle| handle != 0 || !session.is_open) {
@@ -332,7 +345,7 @@ impl AgentService {
         if matches!(request, Request::Get { .. } | Request::PrefetchHint { .. }) {
             self.has_begun.send_if_modified(|has_begun| !std::mem::replace(has_begun, true));
         }
-        Ok(Some(match request {
+        Ok(Answer::Now(match request {
             Request::Open { dataset, .. } => self.open(session, dataset)?,
             Request::Prove { dataset, proof } => self.prove(session, dataset, proof)?,
             Request::PrefetchHint { blobs, .. } => {
@@ -344,7 +357,11 @@ impl AgentService {
             }
             Request::Get { ranges, .. } => {
                 self.check(&ranges)?;
-                return Ok(None);
+                return Ok(Answer::Get(ranges));
+            }
+            Request::WrongBytes { blobs, .. } => {
+                self.check_blobs(&blobs)?;
+                return Ok(Answer::Recheck(blobs));
             }
             Request::Stats => Reply::Stats { counters: self.stats() },
             _ => {
@@ -391,17 +408,21 @@ impl Service for AgentService {
         request: Request,
         replies: Replies,
     ) {
-        let ranges = match &request {
-            Request::Get { ranges, .. } => ranges.clone(),
-            _ => Vec::new(),
-        };
         match self.answer_to(session, request) {
-            Ok(Some(reply)) => replies.send(&reply).await,
-            Ok(None) => {
+            Ok(Answer::Now(reply)) => replies.send(&reply).await,
+            Ok(Answer::Get(ranges)) => {
                 let (service, permit) = (Arc::clone(self), replies.begin_get(ranges.len()).await);
                 let is_forced = session.is_forced;
                 tokio::spawn(async move {
                     service.get(ranges, is_forced, replies).await;
+                    drop(permit);
+                });
+            }
+            Ok(Answer::Recheck(blobs)) => {
+                let (service, permit) = (Arc::clone(self), replies.begin_get(blobs.len()).await);
+                tokio::spawn(async move {
+                    let answers = service.on_wrong_bytes(&blobs).await;
+                    replies.send(&Reply::WrongBytes { answers }).await;
                     drop(permit);
                 });
             }

@@ -276,12 +276,20 @@ impl BlobsByAddress {
             }
             Ok(())
         });
+        let mut wrong = Vec::new();
         for (blob, found) in blobs.iter().zip(&mut all) {
             if matches!(found, Found::Bytes(bytes) if self.namespace.address(bytes) != blob.address)
             {
                 *found = Found::Absent;
                 self.hash_mismatches += 1;
+                wrong.push(*blob);
             }
+        }
+        // A node that drops its wrong copy grants the claim that follows.
+        if !wrong.is_empty() {
+            self.with_owners(&wrong, |client, handle, ordinals, _| {
+                client.report_wrong_bytes(handle, ordinals).map(drop)
+            });
         }
         all
     }

@@ -14,7 +14,7 @@ use forebay_core::{
 use forebay_digest::Digest;
 use forebay_wire::{
     BATCH_MAX, BlobLength, BlobProgress, ClaimAnswer, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
-    PRESENCE_OVERHEAD, PutAnswer, RenewAnswer, Reply, Request,
+    PRESENCE_OVERHEAD, PutAnswer, RecheckAnswer, RenewAnswer, Reply, Request, WRONG_BYTES_MAX,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     error::Result,
     frame_io::FrameIo,
     get::ShmState,
-    handshake::{greeted, hello},
+    handshake::{Welcome, greeted, hello},
     wait::WaitPolicy,
 };
 
@@ -31,7 +31,7 @@ use crate::{
 pub struct Client {
     pub(crate) io: FrameIo,
     next_id: u64,
-    lease: Duration,
+    welcome: Welcome,
     pub(crate) shm: ShmState,
 }
 
@@ -61,20 +61,20 @@ impl Client {
     ) -> Result<Self> {
         let io = FrameIo::connect(endpoint, credentials, timeout, policy)?;
         let shm = ShmState::from_environment(io.is_local())?;
-        let mut client = Self { io, next_id: 0, lease: Duration::ZERO, shm };
-        client.lease = greeted(client.exchange(&hello(job, credentials))?)?;
+        let mut client = Self { io, next_id: 0, welcome: Welcome::default(), shm };
+        client.welcome = greeted(client.exchange(&hello(job, credentials))?)?;
         Ok(client)
     }
 
     /// A connection on which hello and other requests up to `last_id` were answered.
-    pub(crate) fn greeted(io: FrameIo, last_id: u64, lease: Duration) -> Result<Self> {
+    pub(crate) fn greeted(io: FrameIo, last_id: u64, welcome: Welcome) -> Result<Self> {
         let shm = ShmState::from_environment(io.is_local())?;
-        Ok(Self { io, next_id: last_id, lease, shm })
+        Ok(Self { io, next_id: last_id, welcome, shm })
     }
 
     /// Time after which a claim ends unless it is renewed.
     pub fn lease(&self) -> Duration {
-        self.lease
+        self.welcome.lease
     }
 
     /// Opens a dataset: proves possession of its blob table, or uploads it.
@@ -243,6 +243,28 @@ impl Client {
             Reply::Explain { json } => Ok(json),
             _ => Err(ClientError::Unexpected),
         }
+    }
+
+    /// Reports blobs of which wrong bytes were received, so that the other side checks its copies.
+    /// Does nothing if that is older than such reports. The answers are in the order of the blobs.
+    pub fn report_wrong_bytes(
+        &mut self,
+        Handle(handle): Handle,
+        blobs: &[BlobOrdinal],
+    ) -> Result<Vec<RecheckAnswer>> {
+        let mut all = Vec::with_capacity(blobs.len());
+        for batch in blobs.chunks(WRONG_BYTES_MAX) {
+            if !self.welcome.accepts_wrong_bytes() {
+                return Ok(vec![RecheckAnswer::Unchecked; blobs.len()]);
+            }
+            match self.ask(&Request::WrongBytes { handle, blobs: batch.to_vec() })? {
+                Reply::WrongBytes { answers } if answers.len() == batch.len() => {
+                    all.extend(answers);
+                }
+                _ => return Err(ClientError::Unexpected),
+            }
+        }
+        Ok(all)
     }
 
     /// Evicts a dataset. Returns the number of bytes freed.

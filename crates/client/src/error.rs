@@ -3,7 +3,7 @@
 use std::io;
 
 use forebay_auth::TrustError;
-use forebay_core::cluster::backoff::Failure;
+use forebay_core::{BlobOrdinal, cluster::backoff::Failure};
 use forebay_digest::DigestError;
 use forebay_wire::{Malformed, Refusal};
 
@@ -62,6 +62,15 @@ pub enum ClientError {
     /// A row of the digest cannot be read.
     #[error(transparent)]
     Digest(#[from] DigestError),
+    /// A blob was read twice, and its bytes were wrong each time.
+    #[error(
+        "blob {blob} was read twice, and its bytes do not hash to its address; check the memory of \
+         this machine"
+    )]
+    WrongBytes {
+        /// The blob.
+        blob: BlobOrdinal,
+    },
 }
 
 impl From<OpenError> for ClientError {
@@ -112,7 +121,8 @@ impl ClientError {
 
     /// Whether the server refused this request only, so that the connection is still usable.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Namespace | Self::Digest(_))
+        let is_own = matches!(self, Self::Namespace | Self::Digest(_) | Self::WrongBytes { .. });
+        is_own || matches!(self, Self::Refused(_))
     }
 }
 

@@ -22,7 +22,7 @@ use forebay_wire::{HEADER_SIZE, Reply, Request};
 use crate::{
     Client, ClientError, Handle, Interrupt, Next, Opening, Result,
     frame_io::{FrameIo, check, failed, is_tls_required},
-    handshake::{greeted, hello},
+    handshake::{Welcome, greeted, hello},
     poll::{Wait, wait_any},
     socket::{Connecting, Socket},
     wait::SLICE,
@@ -80,7 +80,7 @@ struct Greeting<'a> {
     socket: Option<Socket>,
     transfer: Transfer,
     awaiting: Awaiting<'a>,
-    lease: Duration,
+    welcome: Welcome,
     membership: Option<RingMembership>,
     /// Requests after the one for the list.
     requests: u32,
@@ -166,7 +166,7 @@ impl<'a> Greeting<'a> {
             socket: None,
             transfer: Transfer::default(),
             awaiting: Awaiting::Hello,
-            lease: Duration::ZERO,
+            welcome: Welcome::default(),
             membership: None,
             requests: 0,
         }
@@ -218,7 +218,7 @@ impl<'a> Greeting<'a> {
             let request = match (&mut self.awaiting, reply) {
                 (_, Reply::Error(refusal)) => return Err(refusal.into()),
                 (Awaiting::Hello, reply) => {
-                    self.lease = greeted(reply)?;
+                    self.welcome = greeted(reply)?;
                     self.awaiting = Awaiting::Ring;
                     Request::Ring
                 }
@@ -255,7 +255,7 @@ impl<'a> Greeting<'a> {
     fn finish(&mut self, handle: Handle) -> Result<Greeted> {
         let socket = self.socket.take().expect("it is connected");
         let io = FrameIo::new(socket.into_blocking()?);
-        let client = Client::greeted(io, self.transfer.id, self.lease)?;
+        let client = Client::greeted(io, self.transfer.id, self.welcome)?;
         Ok(Greeted { client, handle, membership: self.membership.take() })
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use forebay_auth::Credentials;
 use forebay_core::{BlobOrdinal, NamespaceId};
 use forebay_digest::{Digest, DigestError};
-use forebay_wire::{BlobLength, OpenAnswer, Refusal, Reply, Request, SentToken, VERSIONS};
+use forebay_wire::{
+    BlobLength, OpenAnswer, Refusal, Reply, Request, SentToken, VERSION_WRONG_BYTES, VERSIONS,
+};
 
 /// Rows of a blob table per page, well below the size of a frame.
 const PAGE_ROWS: u64 = 1 << 15;
@@ -41,12 +43,28 @@ pub fn hello(job: &str, credentials: &Credentials) -> Request {
     Request::Hello { version_min, version_max, job: job.to_owned(), token }
 }
 
-/// The claim lease from the reply to [`hello`].
-pub fn greeted(reply: Reply) -> Result<Duration, OpenError> {
+/// What the reply to [`hello`] says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Welcome {
+    /// Time after which a claim ends unless it is renewed.
+    pub lease: Duration,
+    /// The version of the protocol that both sides support.
+    pub version: u16,
+}
+
+impl Welcome {
+    /// Whether the node accepts reports of wrong bytes.
+    pub fn accepts_wrong_bytes(self) -> bool {
+        self.version >= VERSION_WRONG_BYTES
+    }
+}
+
+/// Checks the reply to [`hello`].
+pub fn greeted(reply: Reply) -> Result<Welcome, OpenError> {
     let (oldest, newest) = VERSIONS;
     match reply {
         Reply::Hello { version, lease_ms } if (oldest..=newest).contains(&version) => {
-            Ok(Duration::from_millis(lease_ms.into()))
+            Ok(Welcome { lease: Duration::from_millis(lease_ms.into()), version })
         }
         Reply::Error(refusal) => Err(refusal.into()),
         _ => Err(OpenError::Unexpected),
@@ -152,7 +170,10 @@ pub(crate) mod tests {
             blobs: 0,
             bytes: 0,
         };
-        let writer = DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new() });
+        let writer = DigestWriter::new(
+            Vec::new(),
+            Header { summary, columns: Vec::new(), has_trees: false },
+        );
         Digest::open(writer.unwrap().finish().unwrap().into()).unwrap()
     }
 
@@ -197,7 +218,10 @@ pub(crate) mod tests {
     #[test]
     fn foreign_versions_replies_and_namespaces_are_rejected() {
         let hello = |version| Reply::Hello { version, lease_ms: 250 };
-        assert_eq!(greeted(hello(1)).unwrap(), Duration::from_millis(250));
+        let lease = Duration::from_millis(250);
+        assert_eq!(greeted(hello(1)).unwrap(), Welcome { lease, version: 1 });
+        assert!(!greeted(hello(1)).unwrap().accepts_wrong_bytes(), "an older node");
+        assert!(greeted(hello(2)).unwrap().accepts_wrong_bytes());
         assert!(matches!(greeted(hello(VERSIONS.1 + 1)), Err(OpenError::Unexpected)));
         assert!(matches!(greeted(Reply::PrefetchNoted), Err(OpenError::Unexpected)));
         let foreign = digest("not-an-id");

@@ -17,6 +17,7 @@ mod poll;
 mod reader;
 mod socket;
 pub(crate) mod train;
+mod verifier;
 mod view;
 mod wait;
 
@@ -26,7 +27,7 @@ pub use connection::Client;
 pub use error::ClientError;
 pub(crate) use error::Result;
 pub use get::ReadInto;
-pub use handshake::{Handle, Next, OpenError, Opening, greeted, hello};
+pub use handshake::{Handle, Next, OpenError, Opening, Welcome, greeted, hello};
 pub use node_health::NodeHealth;
 pub use reader::{Asked, Counts, Reader};
 pub use train::item_map::{ItemMap, ItemMapError};

@@ -4,6 +4,10 @@
 //! Without the agent nothing can be read: a dead or hung agent is an error, and the job starts
 //! another one.
 //!
+//! Bytes that do not hash to their blob's address are never returned (promise 1). They are counted
+//! and reported to the agent, which has the node check its copy, and they are read again from the
+//! agent. Bytes that are wrong twice are an error.
+//!
 //! In a forked child a reader opens connections of its own.
 
 use std::{
@@ -14,11 +18,12 @@ use std::{
 
 use forebay_auth::Credentials;
 use forebay_core::{
-    Endpoint, ItemOrdinal,
+    BlobOrdinal, Endpoint, ItemOrdinal, Namespace,
     cluster::{
         backoff::REQUEST_AGE_MAX,
         ring::{Key, Seeds},
     },
+    dataset::verification::{ByteSource, VerifyPolicy},
     node::presence::KnownPresence,
     train::manager::{Report, ReportAnswer},
 };
@@ -32,6 +37,7 @@ use crate::{
         routing::Fanout,
     },
     greeting::Subject,
+    verifier::{PlannedRead, Verifier},
     wait::WaitPolicy,
 };
 
@@ -54,6 +60,7 @@ pub struct Reader {
     process: u32,
     agent: Option<(Client, Handle)>,
     interrupt: Interrupt,
+    verifier: Verifier,
     counts: Counts,
 }
 
@@ -68,6 +75,13 @@ pub struct Counts {
     pub hits: u64,
     /// Bytes of all items read.
     pub bytes: u64,
+    /// Items whose bytes were verified.
+    pub verified: u64,
+    /// Items that were to be verified and could not be: the digest has no hash tree for their blob,
+    /// or the key of its namespace is missing.
+    pub unverifiable: u64,
+    /// Items whose bytes did not hash to their blob's address. They were read again.
+    pub hash_mismatches: u64,
 }
 
 /// Items that were requested and are still to be received.
@@ -77,6 +91,7 @@ pub struct Asked(Pending);
 #[derive(Debug)]
 enum Pending {
     Requested {
+        reads: Vec<PlannedRead>,
         ranges: Vec<BlobRange>,
         fanout: Fanout<usize>,
         /// The process that sent the request, and when.
@@ -91,6 +106,7 @@ impl Reader {
     /// Opens no connection yet. `nodes` are the seeds from which the nodes are discovered.
     pub fn new(digest: Digest, nodes: Option<Seeds>, agent: &Path, job: &str) -> Self {
         Self {
+            verifier: Verifier::new(VerifyPolicy::default(), None, &digest),
             digest,
             nodes: Nodes::new(nodes.unwrap_or_default()),
             agent_endpoint: agent.into(),
@@ -115,6 +131,12 @@ impl Reader {
         Self { credentials, ..self }
     }
 
+    /// Which reads are verified, and the namespace of the digest if it is not the public one.
+    #[must_use]
+    pub fn with_verification(self, policy: VerifyPolicy, namespace: Option<Namespace>) -> Self {
+        Self { verifier: Verifier::new(policy, namespace, &self.digest), ..self }
+    }
+
     /// The health of the nodes, to be merged with that of other readers of the process.
     pub fn health(&mut self) -> &mut NodeHealth {
         self.nodes.health()
@@ -132,12 +154,14 @@ impl Reader {
 
     /// The counters so far.
     pub fn counts(&self) -> Counts {
-        self.counts
+        Counts { unverifiable: self.verifier.unverifiable, ..self.counts }
     }
 
     /// The bytes of these items, in this order.
     pub fn get(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
-        self.get_by(items, |reader, reads| {
+        let locations = self.locate(items)?;
+        let reads = self.plan(&locations)?;
+        self.get_by(&reads, |reader, reads| {
             let mut missing = reader.with_nodes(|nodes, context| nodes.get(context, reads));
             if !missing.is_empty() {
                 reader.get_from_agent(&mut missing)?;
@@ -148,7 +172,9 @@ impl Reader {
 
     /// The same from the origin, even if the items are resident: a probe.
     pub fn get_from_origin(&mut self, items: &[ItemOrdinal]) -> Result<Vec<Vec<u8>>> {
-        self.get_by(items, |reader, mut reads| {
+        let locations = self.locate(items)?;
+        let reads = self.plan_from(&locations, &vec![ByteSource::Local; items.len()])?;
+        self.get_by(&reads, |reader, mut reads| {
             reader.with_agent(|agent, handle| agent.probe_mode(handle, true))?;
             let got = reader.get_from_agent(&mut reads);
             // The mode ends with the connection, if that broke.
@@ -159,51 +185,121 @@ impl Reader {
         })
     }
 
-    /// Allocates buffers for these items, has `fill` fill them, and counts. `fill` returns the
-    /// number of ranges that no node had.
+    /// Allocates buffers for these reads, has `fill` fill them, verifies, and counts. `fill`
+    /// returns the number of ranges that no node had.
     fn get_by(
         &mut self,
-        items: &[ItemOrdinal],
+        reads: &[PlannedRead],
         fill: impl Fn(&mut Self, Vec<ReadInto<'_>>) -> Result<usize>,
     ) -> Result<Vec<Vec<u8>>> {
-        let mut locations = Vec::with_capacity(items.len());
-        for item in items {
-            locations.push(self.digest.item(*item)?);
-        }
-        if locations.iter().map(|location| location.length).sum::<u64>() > BELIEVED_MAX {
-            // A digest may announce more bytes than there are. An item whose last byte can be read
+        if reads.iter().map(PlannedRead::length).sum::<u64>() > BELIEVED_MAX {
+            // A digest may announce more bytes than there are. A range whose last byte can be read
             // is as long as it says.
-            let mut last_bytes = vec![0; locations.len()];
-            let ends = locations.iter().zip(last_bytes.chunks_mut(1));
-            let ends = ends.filter(|(location, _)| location.length > 0);
-            let ends = ends.map(|(ItemLocation { blob, offset, length }, into)| ReadInto {
-                blob: *blob,
-                offset: offset + length - 1,
+            let mut last_bytes = vec![0; reads.len()];
+            let ends = reads.iter().zip(last_bytes.chunks_mut(1));
+            let ends = ends.filter(|(read, _)| read.length() > 0);
+            let ends = ends.map(|(read, into)| ReadInto {
+                blob: read.blob,
+                offset: read.extent.end - 1,
                 into,
             });
             fill(self, ends.collect())?;
         }
-        let length = |location: &ItemLocation| {
-            usize::try_from(location.length).expect("items fit into memory")
-        };
-        let mut contents: Vec<Vec<u8>> =
-            locations.iter().map(|location| vec![0; length(location)]).collect();
-        let mut reads = Vec::with_capacity(items.len());
-        for (location, content) in locations.iter().zip(&mut contents) {
-            let mut offset = location.offset;
-            for into in content.chunks_mut(PAYLOAD_SIZE_MAX) {
-                let next = offset + into.len() as u64;
-                reads.push(ReadInto { blob: location.blob, offset, into });
-                offset = next;
-            }
+        let length =
+            |read: &PlannedRead| usize::try_from(read.length()).expect("items fit into memory");
+        let mut contents: Vec<Vec<u8>> = reads.iter().map(|read| vec![0; length(read)]).collect();
+        let all: Vec<ReadInto<'_>> =
+            reads.iter().zip(&mut contents).flat_map(|(read, into)| pieces(read, into)).collect();
+        let ranges = all.len();
+        let missed = fill(self, all)?;
+        let wrong = self.wrong_reads(reads, |at| &contents[at])?;
+        if !wrong.is_empty() {
+            self.report_wrong_bytes(reads, &wrong);
+            let again = reads.iter().zip(&mut contents).enumerate();
+            let again = again.filter(|(at, _)| wrong.contains(at));
+            let again = again.flat_map(|(_, (read, into))| pieces(read, into));
+            self.get_from_agent(&mut again.collect::<Vec<_>>())?;
+            self.check_again(reads, &wrong, |at| &contents[at])?;
         }
-        let ranges = reads.len();
-        let missed = fill(self, reads)?;
+        for (read, content) in reads.iter().zip(&mut contents) {
+            let item = read.item_range();
+            content.truncate(item.end);
+            content.drain(..item.start);
+        }
         self.counts.ranges += ranges as u64;
         self.counts.hits += (ranges - missed) as u64;
-        self.counts.items += items.len() as u64;
+        self.counts.items += reads.len() as u64;
         self.counts.bytes += contents.iter().map(|content| content.len() as u64).sum::<u64>();
         Ok(contents)
+    }
+
+    fn locate(&self, items: &[ItemOrdinal]) -> Result<Vec<ItemLocation>> {
+        let mut locations = Vec::with_capacity(items.len());
+        for item in items {
+            locations.push(self.digest.item(*item)?);
+        }
+        Ok(locations)
+    }
+
+    /// Decides for each item whether it is verified, by the node that owns its blob.
+    fn plan(&mut self, locations: &[ItemLocation]) -> Result<Vec<PlannedRead>> {
+        let blobs = locations.iter().map(|location| location.blob);
+        let sources = self.with_nodes(|nodes, context| nodes.sources(context, blobs));
+        self.plan_from(locations, &sources)
+    }
+
+    /// The same for items from these sources.
+    fn plan_from(
+        &mut self,
+        locations: &[ItemLocation],
+        sources: &[ByteSource],
+    ) -> Result<Vec<PlannedRead>> {
+        let mut reads = Vec::with_capacity(locations.len());
+        for (location, source) in locations.iter().zip(sources) {
+            reads.push(self.verifier.plan(&self.digest, *location, *source)?);
+        }
+        Ok(reads)
+    }
+
+    /// Verifies what was read. Returns the indices of the reads whose bytes are wrong.
+    fn wrong_reads<'a>(
+        &mut self,
+        reads: &[PlannedRead],
+        bytes: impl Fn(usize) -> &'a [u8],
+    ) -> Result<Vec<usize>> {
+        let mut wrong = Vec::new();
+        for (at, read) in reads.iter().enumerate() {
+            let is_right = self.verifier.check(&self.digest, read, bytes(at))?;
+            self.counts.verified += u64::from(is_right.is_some());
+            if is_right == Some(false) {
+                wrong.push(at);
+            }
+        }
+        self.counts.hash_mismatches += wrong.len() as u64;
+        Ok(wrong)
+    }
+
+    /// Reports wrong bytes to the agent. Without an answer they are read again all the same.
+    fn report_wrong_bytes(&mut self, reads: &[PlannedRead], wrong: &[usize]) {
+        let mut blobs: Vec<BlobOrdinal> = wrong.iter().map(|at| reads[*at].blob).collect();
+        blobs.sort_unstable();
+        blobs.dedup();
+        let _ = self.with_agent(|agent, handle| agent.report_wrong_bytes(handle, &blobs));
+    }
+
+    /// Verifies what was read again.
+    fn check_again<'a>(
+        &mut self,
+        reads: &[PlannedRead],
+        wrong: &[usize],
+        bytes: impl Fn(usize) -> &'a [u8],
+    ) -> Result<()> {
+        for at in wrong {
+            if self.verifier.check(&self.digest, &reads[*at], bytes(*at))? == Some(false) {
+                return Err(ClientError::WrongBytes { blob: reads[*at].blob });
+            }
+        }
+        Ok(())
     }
 
     /// Views of these items, in this order. A hit on a node of this machine is not copied: its view
@@ -217,35 +313,33 @@ impl Reader {
     /// does something else. The caller must [`Reader::take`] them before any other use of this
     /// reader.
     pub fn ask(&mut self, items: &[ItemOrdinal]) -> Result<Asked> {
-        let mut ranges = Vec::with_capacity(items.len());
-        for item in items {
-            let location = self.digest.item(*item)?;
-            let length = u32::try_from(location.length).ok();
-            let Some(length) = length.filter(|length| *length as usize <= PAYLOAD_SIZE_MAX) else {
-                return Ok(Asked(Pending::Unrequested(items.to_vec())));
-            };
-            ranges.push(BlobRange { blob: location.blob, offset: location.offset, length });
-        }
+        let locations = self.locate(items)?;
+        let reads = self.plan(&locations)?;
+        let ranges: Option<Vec<BlobRange>> = reads.iter().map(PlannedRead::range).collect();
+        let Some(ranges) = ranges else {
+            return Ok(Asked(Pending::Unrequested(items.to_vec())));
+        };
         let fanout = self.with_nodes(|nodes, context| nodes.send_views(context, &ranges));
-        Ok(Asked(Pending::Requested { ranges, fanout, process: self.process, at: Instant::now() }))
+        let (process, at) = (self.process, Instant::now());
+        Ok(Asked(Pending::Requested { reads, ranges, fanout, process, at }))
     }
 
     /// Receives the requested items. The agent reads those that no node has.
     pub fn take(&mut self, asked: Asked) -> Result<Vec<View>> {
-        let (ranges, fanout) = match asked.0 {
+        let (reads, ranges, fanout) = match asked.0 {
             Pending::Unrequested(items) => {
                 return Ok(self.get(&items)?.into_iter().map(View::own).collect());
             }
-            Pending::Requested { ranges, fanout, process, at }
+            Pending::Requested { reads, ranges, fanout, process, at }
                 if process == process::id() && at.elapsed() < REQUEST_AGE_MAX =>
             {
-                (ranges, fanout)
+                (reads, ranges, fanout)
             }
             // Requested by the parent process, or too old: the node may have given up.
-            Pending::Requested { ranges, .. } => {
+            Pending::Requested { reads, ranges, .. } => {
                 self.nodes.forget();
                 let fanout = self.with_nodes(|nodes, context| nodes.send_views(context, &ranges));
-                (ranges, fanout)
+                (reads, ranges, fanout)
             }
         };
         let mut views =
@@ -253,19 +347,42 @@ impl Reader {
         let missed: Vec<usize> = (0..ranges.len()).filter(|at| views[*at].is_none()).collect();
         self.counts.ranges += ranges.len() as u64;
         self.counts.hits += (ranges.len() - missed.len()) as u64;
-        if !missed.is_empty() {
-            let ranges: Vec<BlobRange> = missed.iter().map(|at| ranges[*at]).collect();
-            let answers =
-                self.with_agent(|agent, handle| agent.get_views(handle, AGENT_TIMEOUT, &ranges))?;
-            for (at, answer) in missed.into_iter().zip(answers) {
-                views[at] = Some(answer.map_err(|_| ClientError::Unexpected)?);
-            }
+        for (at, view) in self.views_from_agent(&ranges, &missed)? {
+            views[at] = Some(view);
         }
-        let views: Vec<View> = views.into_iter().flatten().collect();
+        let mut views: Vec<View> = views.into_iter().flatten().collect();
         assert_eq!(views.len(), ranges.len(), "one view per item");
+        let wrong = self.wrong_reads(&reads, |at| &views[at])?;
+        if !wrong.is_empty() {
+            self.report_wrong_bytes(&reads, &wrong);
+            for (at, view) in self.views_from_agent(&ranges, &wrong)? {
+                views[at] = view;
+            }
+            self.check_again(&reads, &wrong, |at| &views[at])?;
+        }
+        let views = views.into_iter().zip(&reads).map(|(view, read)| view.slice(read.item_range()));
+        let views: Vec<View> = views.collect();
         self.counts.items += ranges.len() as u64;
         self.counts.bytes += views.iter().map(|view| view.len() as u64).sum::<u64>();
         Ok(views)
+    }
+
+    /// Some of these ranges from the agent, with their indices.
+    fn views_from_agent(
+        &mut self,
+        ranges: &[BlobRange],
+        indices: &[usize],
+    ) -> Result<Vec<(usize, View)>> {
+        if indices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ranges: Vec<BlobRange> = indices.iter().map(|at| ranges[*at]).collect();
+        let answers =
+            self.with_agent(|agent, handle| agent.get_views(handle, AGENT_TIMEOUT, &ranges))?;
+        let view = |(at, answer): (&usize, std::result::Result<View, GetAnswer>)| {
+            answer.map(|view| (*at, view)).map_err(|_| ClientError::Unexpected)
+        };
+        indices.iter().zip(answers).map(view).collect()
     }
 
     /// Updates the presence of all blobs; without a node none is present. Returns the number of
@@ -364,4 +481,14 @@ impl Reader {
             self.agent = None;
         }
     }
+}
+
+/// The reads of one range into its buffer: several if it is longer than a frame.
+fn pieces<'a>(read: &PlannedRead, into: &'a mut [u8]) -> impl Iterator<Item = ReadInto<'a>> {
+    let (blob, start) = (read.blob, read.extent.start);
+    into.chunks_mut(PAYLOAD_SIZE_MAX).enumerate().map(move |(number, into)| ReadInto {
+        blob,
+        offset: start + (number * PAYLOAD_SIZE_MAX) as u64,
+        into,
+    })
 }

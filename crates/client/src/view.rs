@@ -1,7 +1,10 @@
 //! Views: bytes of a blob in the shm region that the node shares with this process, or in memory of
 //! the process.
 
-use std::{fmt, ops::Deref};
+use std::{
+    fmt,
+    ops::{Deref, Range},
+};
 
 use forebay_shm::SlotView;
 
@@ -10,7 +13,11 @@ use forebay_shm::SlotView;
 ///
 /// A view belongs to the process that read it. A forked child must be given a copy; reading its
 /// parent's view panics.
-pub struct View(Bytes);
+pub struct View {
+    bytes: Bytes,
+    /// The part that is the item.
+    range: Range<usize>,
+}
 
 enum Bytes {
     Shared(SlotView),
@@ -19,16 +26,22 @@ enum Bytes {
 
 impl View {
     pub(crate) fn shared(view: SlotView) -> Self {
-        Self(Bytes::Shared(view))
+        Self { range: 0..view.len(), bytes: Bytes::Shared(view) }
     }
 
     pub(crate) fn own(bytes: Vec<u8>) -> Self {
-        Self(Bytes::Own(bytes))
+        Self { range: 0..bytes.len(), bytes: Bytes::Own(bytes) }
+    }
+
+    /// A part of a view that is whole. Nothing is copied.
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.range.end, "a part of the view");
+        Self { range, ..self }
     }
 
     /// Whether the bytes are in a shm region, so that they were not copied.
     pub fn is_shared(&self) -> bool {
-        matches!(self.0, Bytes::Shared(_))
+        matches!(self.bytes, Bytes::Shared(_))
     }
 }
 
@@ -42,10 +55,11 @@ impl Deref for View {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.0 {
+        let all: &[u8] = match &self.bytes {
             Bytes::Shared(view) => view,
             Bytes::Own(bytes) => bytes,
-        }
+        };
+        &all[self.range.clone()]
     }
 }
 

@@ -16,11 +16,16 @@ use crate::{
     format::{Blob, ItemSpan, Part},
     plan::BlobPlan,
 };
-use forebay_core::Address;
+use forebay_core::{
+    Address,
+    dataset::hash_tree::{HashTree, LEAVES_MAX, LeafLength},
+};
 
 use crate::file::with_suffix;
 
-const MAGIC: &[u8; 16] = b"forebay journal1";
+const MAGIC: &[u8; 16] = b"forebay journal2";
+/// The magic of all versions. A journal of another version is begun again.
+const MAGIC_PREFIX: &[u8] = b"forebay journal";
 /// Longest row: a pack has at most 8192 names of at most a few KiB.
 const RECORD_SIZE_MAX: u32 = 256 << 20;
 
@@ -308,12 +313,13 @@ fn write_header(file: &mut File, header: &JournalHeader) -> io::Result<u64> {
 fn is_journal(file: &File) -> io::Result<bool> {
     let mut magic = Vec::new();
     ReadAt { file: file.try_clone()?, position: 0 }
-        .take(MAGIC.len() as u64)
+        .take(MAGIC_PREFIX.len() as u64)
         .read_to_end(&mut magic)?;
-    Ok(MAGIC.starts_with(&magic))
+    Ok(MAGIC_PREFIX.starts_with(&magic))
 }
 
-/// The header of a journal, and the offset of its first row. `None` if the header is damaged.
+/// The header of a journal, and the offset of its first row. `None` if the header is damaged or of
+/// another version.
 fn read_header(file: &mut File) -> io::Result<Option<(JournalHeader, u64)>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
@@ -349,6 +355,12 @@ fn encode(blob: &Blob) -> Vec<u8> {
         record.extend(item.offset.to_le_bytes());
         record.extend(item.length.to_le_bytes());
     }
+    let nodes = blob.tree.as_ref().map_or(&[][..], |tree| &tree.nodes);
+    record.extend(count(nodes.len()));
+    if let Some(tree) = &blob.tree {
+        record.extend(tree.leaf.bytes().to_le_bytes());
+        record.extend_from_slice(nodes.as_flattened());
+    }
     let (length, checksum) = (count(record.len() - 8), crc(&record[8..]).to_le_bytes());
     record[..4].copy_from_slice(&length);
     record[4..8].copy_from_slice(&checksum);
@@ -358,13 +370,20 @@ fn encode(blob: &Blob) -> Vec<u8> {
 fn decode(record: &[u8]) -> Option<Blob> {
     let mut reader = Reader(record);
     let address = Address::from_bytes(reader.bytes(Address::LEN)?.try_into().ok()?);
-    let mut blob = Blob { address, parts: Vec::new(), items: Vec::new() };
+    let mut blob = Blob { address, parts: Vec::new(), items: Vec::new(), tree: None };
     for _ in 0..reader.u32()? {
         let (object, version) = (reader.text()?, reader.text()?);
         blob.parts.push(Part { object, version, offset: reader.u64()?, length: reader.u64()? });
     }
     for _ in 0..reader.u32()? {
         blob.items.push(ItemSpan { offset: reader.u64()?, length: reader.u64()? });
+    }
+    let nodes = reader.u32()?;
+    if nodes > 0 {
+        let leaf = LeafLength::new(reader.u32()?)?;
+        let size = (u64::from(nodes) <= LEAVES_MAX).then_some(nodes as usize * Address::LEN)?;
+        let (nodes, _) = reader.bytes(size)?.as_chunks();
+        blob.tree = Some(HashTree { leaf, nodes: nodes.to_vec() });
     }
     reader.0.is_empty().then_some(blob)
 }

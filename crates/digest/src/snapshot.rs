@@ -37,12 +37,14 @@ pub fn publish_snapshot(
         blobs: items,
         bytes,
     };
-    let mut digest = PendingDigest::create(path, Header { summary, columns: Vec::new() })?;
+    let mut digest =
+        PendingDigest::create(path, Header { summary, columns: Vec::new(), has_trees: false })?;
     for (index, (address, length)) in rows.iter().enumerate() {
         let (offset, length) = (0, *length);
         let part = Part { object: format!("{index:012}"), version: String::new(), offset, length };
         let items = vec![ItemSpan { offset, length }];
-        digest.push(&Blob { address: *address, parts: vec![part], items }, &[vec![]])?;
+        let blob = Blob { address: *address, parts: vec![part], items, tree: None };
+        digest.push(&blob, &[vec![]])?;
     }
     digest.publish()
 }

@@ -18,13 +18,17 @@ mod ring;
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
 pub use reply::{
-    ClaimAnswer, ErrorCode, GetAnswer, OpenAnswer, PutAnswer, Refusal, RenewAnswer, Reply, ShmRange,
+    ClaimAnswer, ErrorCode, GetAnswer, OpenAnswer, PutAnswer, RecheckAnswer, Refusal, RenewAnswer,
+    Reply, ShmRange,
 };
 pub use request::kind::CLUSTER as CLUSTER_KIND;
 pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 
 /// Supported versions of the protocol: the oldest and the newest.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (1, 2);
+/// The first version in which a node accepts reports of wrong bytes. An older one closes the
+/// connection.
+pub const VERSION_WRONG_BYTES: u16 = 2;
 
 /// Longest payload. Larger blobs are read and written in ranges.
 pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;
@@ -36,6 +40,8 @@ pub const HELLO_SIZE_MAX: usize = 2 << 10;
 pub const BATCH_MAX: usize = 1 << 16;
 /// Most blobs in one `select_by_address`.
 pub const SELECTION_MAX: usize = 1 << 12;
+/// Most blobs in one report of wrong bytes.
+pub const WRONG_BYTES_MAX: usize = 1 << 8;
 /// Handle of the blobs that a connection has selected by address.
 pub const SELECTED_HANDLE: u32 = u32::MAX;
 /// Most half-chunks in one message: the most that a dataset has.

@@ -10,7 +10,7 @@ use forebay_core::{
 };
 
 use crate::{
-    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX, WRONG_BYTES_MAX,
     cluster::{read_reply, write_reply},
     codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
@@ -94,6 +94,11 @@ pub enum Reply {
     Evicted {
         /// Bytes of evicted blobs.
         bytes: u64,
+    },
+    /// Results of a report of wrong bytes.
+    WrongBytes {
+        /// In the order of the request.
+        answers: Vec<RecheckAnswer>,
     },
     /// The shm region of this connection. The message carries its file descriptor.
     ShmMap {
@@ -186,6 +191,19 @@ pub enum PutAnswer {
     Stored,
 }
 
+/// Result of a report of wrong bytes for one blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecheckAnswer {
+    /// The node had a wrong copy, and has dropped it.
+    Dropped,
+    /// All copies of the node hash to the address.
+    Sound,
+    /// The node has no copy.
+    Absent,
+    /// The node has not checked its copies: too much was reported, or it cannot.
+    Unchecked,
+}
+
 /// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -254,6 +272,7 @@ coded!(GetAnswer { Hit = 0, Miss = 1, Claimed = 2 });
 coded!(ClaimAnswer { Granted = 0, Held = 1, Present = 2, TooMany = 3, Uncached = 4 });
 coded!(RenewAnswer { Renewed = 0, Lost = 1 });
 coded!(PutAnswer { More = 0, Stored = 1 });
+coded!(RecheckAnswer { Dropped = 0, Sound = 1, Absent = 2, Unchecked = 3 });
 coded!(ErrorCode {
     Malformed = 0,
     Version = 1,
@@ -289,6 +308,7 @@ impl Reply {
             Self::Left => REPLY | kind::LEAVE,
             Self::Explain { .. } => REPLY | kind::EXPLAIN,
             Self::Evicted { .. } => REPLY | kind::EVICT,
+            Self::WrongBytes { .. } => REPLY | kind::WRONG_BYTES,
             Self::ShmMap { .. } => REPLY | kind::SHM_MAP,
             Self::GetShm { .. } => REPLY | kind::GET_SHM,
             Self::Ring(_) => REPLY | kind::RING,
@@ -362,6 +382,9 @@ impl Reply {
             }
             Self::Renew { answers } => {
                 to.list(BATCH_MAX, answers, |to, answer| to.u8(answer.code()));
+            }
+            Self::WrongBytes { answers } => {
+                to.list(WRONG_BYTES_MAX, answers, |to, answer| to.u8(answer.code()));
             }
             Self::Put(answer) => to.u8(answer.code()),
             Self::Stats { counters } => to.list(COUNTERS_MAX, counters, |to, (name, value)| {
@@ -451,6 +474,10 @@ impl Reply {
                     Self::Explain { json: body.slice_ref(from.bytes(from.0.len())?) }
                 }
                 kind::EVICT => Self::Evicted { bytes: from.u64()? },
+                kind::WRONG_BYTES => Self::WrongBytes {
+                    answers: from
+                        .list(WRONG_BYTES_MAX, 1, |from| RecheckAnswer::from_code(from.u8()?))?,
+                },
                 kind::SHM_MAP => Self::ShmMap { size: from.u64()? },
                 kind::GET_SHM => Self::GetShm {
                     ranges: from.list(BATCH_MAX, 12, |from| {

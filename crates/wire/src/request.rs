@@ -16,7 +16,7 @@ use forebay_core::{
 use zeroize::Zeroize as _;
 
 use crate::{
-    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX, SELECTION_MAX,
+    BATCH_MAX, HALF_CHUNKS_MAX, PAYLOAD_SIZE_MAX, PRESENCE_MAX, SELECTION_MAX, WRONG_BYTES_MAX,
     cluster::{read_request, write_request},
     codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
@@ -171,6 +171,14 @@ pub enum Request {
         /// An open dataset.
         handle: u32,
     },
+    /// Blobs of which the client has received bytes that do not hash to their addresses. The node
+    /// hashes its own copies, and drops those that are wrong. Since version 2.
+    WrongBytes {
+        /// An open dataset.
+        handle: u32,
+        /// The blobs.
+        blobs: Vec<BlobOrdinal>,
+    },
     /// A shm region for this connection. Unix sockets only.
     ShmMap {
         /// Size in bytes.
@@ -264,6 +272,7 @@ pub(crate) mod kind {
     pub const GET_SHM: u8 = 33;
     pub const RING: u8 = 20;
     pub const FREE_SPACE: u8 = 21;
+    pub const WRONG_BYTES: u8 = 25;
     /// Between nodes. To other clients the kind is unknown.
     pub const CLUSTER: u8 = 24;
 }
@@ -294,6 +303,7 @@ impl Request {
             Self::Leave { .. } => "leave",
             Self::Explain { .. } => "explain",
             Self::Evict { .. } => "evict",
+            Self::WrongBytes { .. } => "wrong_bytes",
             Self::ShmMap { .. } => "shm_map",
             Self::GetShm { .. } => "get_shm",
             Self::Ring => "ring",
@@ -322,6 +332,7 @@ impl Request {
             Self::Leave { .. } => kind::LEAVE,
             Self::Explain { .. } => kind::EXPLAIN,
             Self::Evict { .. } => kind::EVICT,
+            Self::WrongBytes { .. } => kind::WRONG_BYTES,
             Self::ShmMap { .. } => kind::SHM_MAP,
             Self::GetShm { .. } => kind::GET_SHM,
             Self::Ring => kind::RING,
@@ -399,6 +410,10 @@ impl Request {
             | Self::PrefetchHint { handle, blobs } => {
                 to.u32(*handle);
                 to.list(BATCH_MAX, blobs, |to, blob| to.u64(blob.0));
+            }
+            Self::WrongBytes { handle, blobs } => {
+                to.u32(*handle);
+                to.list(WRONG_BYTES_MAX, blobs, |to, blob| to.u64(blob.0));
             }
             Self::Renew { handle, blobs } => {
                 to.u32(*handle);
@@ -502,6 +517,10 @@ impl Request {
             kind::LEAVE => Self::Leave { handle: from.u32()? },
             kind::EXPLAIN => Self::Explain { handle: from.u32()? },
             kind::EVICT => Self::Evict { handle: from.u32()? },
+            kind::WRONG_BYTES => Self::WrongBytes {
+                handle: from.u32()?,
+                blobs: from.list(WRONG_BYTES_MAX, 8, Reader::blob)?,
+            },
             kind::RING => Self::Ring,
             kind::CLUSTER => Self::Cluster(read_request(&mut from)?),
             kind::PROBE_MODE => Self::ProbeMode { handle: from.u32()?, is_forced: from.flag()? },

@@ -106,6 +106,7 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Leave { handle }),
         any::<u32>().prop_map(|handle| Request::Explain { handle }),
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
+        blobs().prop_map(|(handle, blobs)| Request::WrongBytes { handle, blobs }),
         Just(Request::Ring),
         cluster_request().prop_map(Request::Cluster),
         any::<(u32, bool)>()
@@ -294,6 +295,12 @@ fn reply() -> impl Strategy<Value = Reply> {
     let renewals = prop::sample::select(vec![RenewAnswer::Renewed, RenewAnswer::Lost]);
     let gets = prop::sample::select(vec![GetAnswer::Hit, GetAnswer::Miss, GetAnswer::Claimed]);
     let puts = prop::sample::select(vec![PutAnswer::More, PutAnswer::Stored]);
+    let rechecks = prop::sample::select(vec![
+        RecheckAnswer::Dropped,
+        RecheckAnswer::Sound,
+        RecheckAnswer::Absent,
+        RecheckAnswer::Unchecked,
+    ]);
     let codes = prop::sample::select(vec![
         ErrorCode::Malformed,
         ErrorCode::Version,
@@ -336,6 +343,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Reply::ProbeModeSet),
         payload().prop_map(|json| Reply::Explain { json }),
         any::<u64>().prop_map(|bytes| Reply::Evicted { bytes }),
+        vec(rechecks, 0..20).prop_map(|answers| Reply::WrongBytes { answers }),
         any::<u64>().prop_map(|size| Reply::ShmMap { size }),
         vec(any::<[u32; 3]>(), 0..20).prop_map(|ranges| {
             let range = |[index, offset, length]: [u32; 3]| ShmRange { index, offset, length };

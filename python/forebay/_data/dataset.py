@@ -38,6 +38,7 @@ from forebay._runtime.incarnation import Incarnation
 from forebay._runtime.job import check_options, new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
 from forebay._runtime.ranks import ranks
+from forebay._runtime.shared_counters import SharedCounters
 from forebay._runtime.warnings import warn
 
 #: Attempts at one batch before a dying agent is not started again.
@@ -46,6 +47,10 @@ ATTEMPTS = 4
 #: Items per request when the whole dataset is iterated over.
 ITEMS_PER_REQUEST = 64
 
+#: Words for ``verify``.
+VERIFY = ("always", "remote", "never")
+#: Counters of verified items, in the order of ``Reader.take_verified``.
+VERIFIED = ("items_verified", "items_unverifiable", "hash_mismatches")
 #: Values of ``on_error``.
 ON_ERROR = ("raise", "skip", "retry")
 #: Pauses between attempts with ``on_error="retry"``, in seconds.
@@ -112,6 +117,13 @@ class Dataset:
         retried. ``"skip"`` leaves the item out and gives another item of its batch twice, so that
         batches keep their length and ranks stay equal; it also covers errors of the transform, and
         :meth:`skipped` names the items.
+    verify
+        Which items are hashed before the job gets them. A number from 0 to 1 is the share of the
+        items from a node of this machine; all items from other machines are verified as well. The
+        default is 0.02. ``"remote"`` is 0, ``"always"`` verifies all items, ``"never"`` none. Wrong
+        bytes are never given to the job: the item is read again, and the node checks its copy. An
+        item of a pack needs a digest of format 2 (``docs/guide/digests.md``); without one,
+        ``"always"`` reads the whole pack, and other settings do not verify it.
     layout
         For a URL: how objects are cut into items. ``"files"`` (the default), ``"pack"`` for many
         small ones, or ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
@@ -137,6 +149,7 @@ class Dataset:
         namespace_key: _Path | None = None,
         job: str | None = None,
         on_error: Literal["raise", "skip", "retry"] = "raise",
+        verify: Literal["always", "remote", "never"] | float = 0.02,
         layout: str | None = None,
         rebuild: bool = False,
         views: bool = False,
@@ -171,12 +184,14 @@ class Dataset:
             start_node=cache == "auto",
             origin=origin,
             namespace_key=key,
+            verify=check_verify(verify),
             options=options,
         )
         self._job_name = self._job.name
         self._name = self._job_name.of(*ranks())
         self._reader = self._job.reader(self._digest, self._name)
         self._workers_restarted = 0
+        self._verified = SharedCounters(VERIFIED)
         #: Items that loaders have yielded.
         self._items_yielded = 0
         self._set_on_error(on_error)
@@ -274,7 +289,8 @@ class Dataset:
             ``node`` (``None`` without a node), ``agent`` and ``loader``, each a dict of counters.
         """
         stats = self._with_agent(Reader.stats)
-        return {**stats, "loader": {"workers_restarted": self._workers_restarted}}
+        loader = {"workers_restarted": self._workers_restarted, **self._verified.totals()}
+        return {**stats, "loader": loader}
 
     # Below: for forebay's loaders.
 
@@ -365,6 +381,15 @@ class Dataset:
                 time.sleep(pause)
 
     def _contents(self, reader: Reader, items: list[int], is_probe: bool) -> Sequence[_Content]:
+        try:
+            return self._read_contents(reader, items, is_probe)
+        finally:
+            counts = zip(VERIFIED, reader.take_verified(), strict=True)
+            self._verified.add(**dict(counts))
+
+    def _read_contents(
+        self, reader: Reader, items: list[int], is_probe: bool
+    ) -> Sequence[_Content]:
         if is_probe:
             contents = reader.get_past_the_cache(items)
             return [memoryview(content) for content in contents] if self._views else contents
@@ -440,6 +465,16 @@ class Dataset:
         except Exception as problem:
             add_note(problem, f"in the transform of item {item}, `{self._digest.object(item)}`")
             raise
+
+
+def check_verify(verify: str | float) -> str:
+    """The text of a value of ``verify``; raises ``ValueError`` for another."""
+    if isinstance(verify, str) and verify in VERIFY:
+        return verify
+    if isinstance(verify, (int, float)) and not isinstance(verify, bool) and 0 <= verify <= 1:
+        return str(float(verify))
+    words = ", ".join(map(repr, VERIFY))
+    raise ValueError(f"there is no verify={verify!r}; give {words} or a share from 0 to 1")
 
 
 def describe(problem: Exception) -> str:

@@ -326,6 +326,8 @@ class DataLoader(data.DataLoader[Any]):
                 Mini-batches read past the cache to measure its benefit; answers of the node.
             ``workers_restarted``
                 Workers that were replaced.
+            ``items_verified``, ``hash_mismatches``
+                Items whose bytes were verified, and those that were wrong and were read again.
         """
         return collect_stats(self._order, self._counters, self._hits)
 

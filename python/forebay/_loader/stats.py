@@ -100,6 +100,8 @@ def collect_stats(order: Order, counters: LoaderCounters, hits: HitCounter) -> d
         "probes": counts.get("probes", 0),
         "reports": sum(one.job.reports for one in drawn),
         "workers_restarted": counted["loader"]["workers_restarted"],
+        "items_verified": counted["loader"].get("items_verified", 0),
+        "hash_mismatches": counted["loader"].get("hash_mismatches", 0),
     }
 
 

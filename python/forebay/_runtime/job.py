@@ -106,6 +106,8 @@ class Job:
     start_node: bool
     origin: str | None
     namespace_key: Path | None
+    #: Which reads are verified, as text.
+    verify: str
     #: Storage options as JSON; may contain secrets.
     options: bytes = field(repr=False)
     directory: Path
@@ -119,7 +121,7 @@ class Job:
 
     def reader(self, digest: Digest, name: str, before: Reader | None = None) -> Reader:
         """A reader, which connects on first use; it takes the node health of ``before``."""
-        return Reader(digest, self.node, self.socket, name, before)
+        return Reader(digest, self.node, self.socket, name, before, self.verify, self.namespace_key)
 
     def ensure_directory(self) -> Path:
         """The directory, which is created if needed."""
@@ -189,6 +191,7 @@ def new_job(
     start_node: bool,
     origin: str | None,
     namespace_key: Path | None,
+    verify: str,
     options: Mapping[str, object],
 ) -> Job:
     """A new job with this process as its main process."""
@@ -200,6 +203,7 @@ def new_job(
             start_node=start_node,
             origin=origin,
             namespace_key=namespace_key and namespace_key.absolute(),
+            verify=verify,
             options=json.dumps(dict(options)).encode(),
             directory=Path(),
             pid=0,

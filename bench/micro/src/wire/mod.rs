@@ -2,7 +2,8 @@
 //!
 //! The node is a process of its own, its clients are threads of this one. Each client requests
 //! random batches of a dataset that lies in the node's memory cache or on its device: over TCP,
-//! over a Unix socket, and in shared memory.
+//! over a Unix socket, and in shared memory. Over TCP, a job's reader is measured with and without
+//! verification ([`verified`]).
 //!
 //! Yardsticks with the same batches: a bare loop that copies memory to a socket ([`bare`]), the
 //! device engine in this process, and Redis and nginx ([`peers`]) if they are given. Processor time
@@ -12,6 +13,7 @@ mod bare;
 mod load;
 mod node;
 mod peers;
+mod verified;
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +22,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use forebay_bench_stats::{Row, Target, evaluate, load::rows};
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, dataset::verification::VerifyPolicy};
 use forebay_flash::io::Backend;
 
 pub use self::bare::Args as BareArgs;
@@ -30,6 +32,7 @@ use self::{
     load::{Run, Side},
     node::{Node, Transport},
     peers::{Nginx, Redis},
+    verified::added_cpu,
 };
 use super::flash::{Case, Load, engine::Engine};
 use crate::{Common, note, product::ProductArg};
@@ -125,7 +128,7 @@ fn from_memory(args: &Args, folder: &Path, item: usize) -> anyhow::Result<Vec<Ro
     let nginx = args.nginx.as_deref();
     let nginx = nginx.map(|program| Nginx::start(program, &folder.join("nginx"), item, IN_MEMORY));
     let (redis, nginx) = (redis.transpose()?, nginx.transpose()?);
-    let mut rows = Vec::new();
+    let (mut rows, mut verified_rows) = (Vec::new(), Vec::new());
     for clients in CLIENTS {
         let mut compare = |transport: Transport,
                            against: &str,
@@ -157,6 +160,22 @@ fn from_memory(args: &Args, folder: &Path, item: usize) -> anyhow::Result<Vec<Ro
         compare(Transport::Tcp, "bare TCP loop", &bare_tcp, (Target::Open, Target::Open))?;
         compare(Transport::Copied, "bare Unix loop", &bare_unix, (Target::Open, Target::Open))?;
         compare(Transport::Shared, "bare Unix loop", &bare_unix, (Target::Open, Target::Open))?;
+        let name = format!("{title}, {}, DRAM, TCP, verified", client_count(clients));
+        if name.starts_with(&args.only) {
+            let mut verified = node.readers(VerifyPolicy::Always, clients, batch(item))?;
+            let mut plain = node.readers(VerifyPolicy::Never, clients, batch(item))?;
+            let mut pairs = Vec::new();
+            for pair in 0..args.common.pairs() {
+                pairs.push(if pair % 2 == 0 {
+                    let verified = verified.run(args.limit())?;
+                    (verified, plain.run(args.limit())?)
+                } else {
+                    let plain = plain.run(args.limit())?;
+                    (verified.run(args.limit())?, plain)
+                });
+            }
+            verified_rows.push(added_cpu(&name, item == ITEMS[0], &pairs));
+        }
         if let Some(redis) = &redis {
             let theirs = || redis.side(clients, batch(item));
             compare(Transport::Shared, "Redis GET", &theirs, (Target::Open, Target::AtMost(0.5)))?;
@@ -171,6 +190,7 @@ fn from_memory(args: &Args, folder: &Path, item: usize) -> anyhow::Result<Vec<Ro
             )?;
         }
     }
+    rows.extend(verified_rows);
     Ok(rows)
 }
 

@@ -12,11 +12,17 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use forebay_client::{Client, Handle, ReadInto};
 use forebay_core::dataset::DatasetIdHasher;
-use forebay_core::{BlobOrdinal, ByteSize, Endpoint, Namespace, dataset::chunking::Chunking};
+use forebay_core::{
+    BlobOrdinal, ByteSize, Endpoint, Namespace,
+    dataset::{chunking::Chunking, verification::VerifyPolicy},
+};
 use forebay_digest::{Blob, Digest, DigestWriter, Header, ItemSpan, Part, Summary};
 use forebay_wire::{BlobRange, ClaimAnswer, GetAnswer};
 
-use super::load::{Demand, Fetch, Server, Side};
+use super::{
+    load::{Demand, Fetch, Server, Side},
+    verified::ReaderClient,
+};
 use crate::product::ProductArg;
 
 /// Longer than any request takes.
@@ -144,6 +150,24 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Connects readers over TCP, as a job on another machine has them.
+    pub fn readers(
+        &self,
+        policy: VerifyPolicy,
+        clients: usize,
+        batch: usize,
+    ) -> anyhow::Result<Side> {
+        let connect = || {
+            let mut reader = ReaderClient::new(&self.digest, &self.tcp, policy)?;
+            reader.fetch(&[0, self.items - 1])?;
+            reader.check(policy)?;
+            Ok(Box::new(reader) as Box<dyn Fetch>)
+        };
+        Side::connect(&self.server, Demand { clients, batch, items: self.items }, connect)
+    }
+}
+
 /// One client of the node.
 struct NodeClient {
     client: Client,
@@ -212,6 +236,7 @@ fn digest(item: usize, items: u64) -> anyhow::Result<Digest> {
             address: namespace.address(&content),
             parts: vec![part],
             items: vec![ItemSpan { offset: 0, length }],
+            tree: None,
         }
     });
     let rows: Vec<Blob> = rows.collect();
@@ -231,7 +256,8 @@ fn digest(item: usize, items: u64) -> anyhow::Result<Digest> {
         blobs: items,
         bytes,
     };
-    let mut writer = DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new() })?;
+    let mut writer =
+        DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new(), has_trees: false })?;
     for row in &rows {
         writer.push(row, &[vec![]])?;
     }

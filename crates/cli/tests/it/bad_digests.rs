@@ -56,9 +56,9 @@ fn another_file_is_not_a_digest() {
 fn a_newer_format_asks_for_a_newer_forebay() {
     let (sandbox, _) = intact();
     rewrite(&sandbox, |metadata| {
-        metadata.insert("forebay.format".to_owned(), "2".to_owned());
+        metadata.insert("forebay.format".to_owned(), "3".to_owned());
     });
-    all_commands_refuse(&sandbox, &["format 2", "install a newer forebay"]);
+    all_commands_refuse(&sandbox, &["format 3", "install a newer forebay"]);
 }
 
 /// Writes the rows of the digest as another Arrow file, with other metadata.

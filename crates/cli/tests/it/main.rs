@@ -25,3 +25,4 @@ mod sim;
 mod sim_tier;
 mod tenants;
 mod warm_and_doctor;
+mod wrong_bytes;

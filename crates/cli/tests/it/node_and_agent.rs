@@ -214,6 +214,7 @@ fn lying_digest(setup: &Setup, path: &Path) -> Digest {
         address: first.address,
         parts: vec![Part { object, version, offset: 0, length: 3 * length }],
         items: vec![ItemSpan { offset: length, length }],
+        tree: None,
     };
     let mut summary = setup.digest.summary().clone();
     let mut id = DatasetIdHasher::new();
@@ -221,7 +222,9 @@ fn lying_digest(setup: &Setup, path: &Path) -> Digest {
     summary.chunking = Chunking::for_dataset(ByteSize(blob.length()), 1);
     summary.dataset = id.finish(summary.chunking);
     (summary.items, summary.blobs, summary.bytes) = (1, 1, blob.length());
-    let mut pending = PendingDigest::create(path, Header { summary, columns: Vec::new() }).unwrap();
+    let mut pending =
+        PendingDigest::create(path, Header { summary, columns: Vec::new(), has_trees: false })
+            .unwrap();
     pending.push(&blob, &[vec![]]).unwrap();
     pending.publish().unwrap();
     forebay_digest::open(path).unwrap().digest

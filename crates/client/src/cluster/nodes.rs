@@ -11,12 +11,13 @@ use std::{mem, time::Duration};
 
 use forebay_auth::Credentials;
 use forebay_core::{
-    Endpoint,
+    BlobOrdinal, Endpoint,
     cluster::ring::{Member, Seeds},
+    dataset::verification::ByteSource,
 };
 use forebay_digest::Digest;
 
-use super::discovery::{RingNodes, Topology};
+use super::discovery::{RingNodes, Topology, address_in};
 use crate::{
     Client, ClientError, Handle, Interrupt, NodeHealth, Result,
     greeting::{GreetingContext, Needed, Subject, greet_all},
@@ -91,6 +92,26 @@ impl Nodes {
     /// The number of nodes; 0 until they are discovered.
     pub(super) fn count(&self) -> usize {
         self.topology.as_ref().map_or(0, |topology| topology.owners().nodes())
+    }
+
+    /// Where each of these blobs comes from if its owner has it. A node that is not reached over a
+    /// Unix socket may be on another machine.
+    pub fn sources(
+        &mut self,
+        context: &RequestContext<'_>,
+        blobs: impl Iterator<Item = BlobOrdinal>,
+    ) -> Vec<ByteSource> {
+        let is_known = self.discover(context);
+        let topology = self.topology.as_ref().filter(|_| is_known);
+        let source = |blob| {
+            let owner =
+                |topology: &Topology| topology.owners().owner(blob, address_in(context.digest()));
+            match topology.and_then(|topology| topology.endpoint(owner(topology))) {
+                None | Some(Endpoint::Unix(_)) => ByteSource::Local,
+                Some(Endpoint::Tcp(_) | Endpoint::Tls(_)) => ByteSource::Remote,
+            }
+        };
+        blobs.map(source).collect()
     }
 
     /// Calls `act` with the connection to a node, which is opened first if that is due. `None` if

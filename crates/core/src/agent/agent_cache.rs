@@ -80,6 +80,13 @@ impl AgentCache {
         }
     }
 
+    /// Removes a blob.
+    pub fn remove(&mut self, blob: BlobOrdinal) {
+        self.read.retain(|other| *other != blob);
+        self.unread.retain(|other| *other != blob);
+        self.drop(blob);
+    }
+
     fn drop(&mut self, blob: BlobOrdinal) {
         if let Some(Blob { content, is_unread }) = self.blobs.remove(&blob) {
             self.bytes -= content.len();

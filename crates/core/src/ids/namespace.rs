@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use blake3::hazmat::Mode;
 use zeroize::Zeroizing;
 
 use super::{Address, HexError, hex_name};
@@ -98,9 +99,19 @@ impl Namespace {
         Address::from_bytes(*blake3::keyed_hash(&self.key, content).as_bytes())
     }
 
+    /// A fresh hasher with this key, for a part of a [hash tree](crate::dataset::hash_tree).
+    pub(crate) fn keyed(&self) -> blake3::Hasher {
+        blake3::Hasher::new_keyed(&self.key)
+    }
+
+    /// The mode in which nodes of a hash tree are merged.
+    pub(crate) fn mode(&self) -> Mode<'_> {
+        Mode::KeyedHash(&self.key)
+    }
+
     /// Hashes content that arrives in several buffers.
     pub fn hasher(&self) -> AddressHasher {
-        AddressHasher(blake3::Hasher::new_keyed(&self.key))
+        AddressHasher(self.keyed())
     }
 }
 

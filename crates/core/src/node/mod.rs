@@ -12,5 +12,6 @@ pub mod memory_plan;
 pub mod pre_auth;
 pub mod presence;
 pub mod put_limits;
+pub mod recheck_budget;
 pub mod shm_slots;
 pub mod tenants;

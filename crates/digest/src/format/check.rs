@@ -34,7 +34,7 @@ impl Digest {
         let mut start = 0_u64;
         let mut previous: Option<&str> = None;
         for batch in &self.batches {
-            let (mut parts_seen, mut items_seen) = (0, 0);
+            let (mut parts_seen, mut items_seen, mut nodes_seen) = (0, 0, 0);
             for row in batch.first_blob..batch.first_blob + batch.blobs {
                 let blob = self.blob(forebay_core::BlobOrdinal::new(row))?;
                 let row_is = |what: &str| damaged(format!("row {row} {what}"));
@@ -64,9 +64,17 @@ impl Digest {
                 }
                 start = start.checked_add(length).ok_or_else(|| row_is("is impossibly long"))?;
                 blob.items().try_for_each(|item| item.map(drop))?;
+                if self.has_trees() {
+                    let nodes = blob.tree_range()?;
+                    if nodes.start != nodes_seen {
+                        return Err(row_is("has nodes of another blob's hash tree"));
+                    }
+                    nodes_seen = nodes.end;
+                    blob.tree()?;
+                }
                 id.push(&blob.address, length);
             }
-            if (parts_seen, items_seen) != (batch.parts, batch.items) {
+            if (parts_seen, items_seen, nodes_seen) != (batch.parts, batch.items, batch.nodes) {
                 return Err(damaged("a batch holds parts or items of no blob"));
             }
         }

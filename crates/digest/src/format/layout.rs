@@ -2,13 +2,14 @@
 //!
 //! One row is one blob. Its parts and items are nested lists; the user's columns are fields of the
 //! items. forebay's own columns come first, so the positions of their buffers are fixed and a
-//! reader finds a value by arithmetic.
+//! reader finds a value by arithmetic. The columns of hash trees, which format 1 does not have,
+//! come last, at positions that are fixed from the end.
 
 use std::{collections::HashMap, sync::Arc};
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 
-use super::{ColumnType, DigestError, FORMAT, Summary, damaged};
+use super::{ColumnType, DigestError, FORMAT, FORMAT_WITHOUT_TREES, Summary, damaged};
 use forebay_core::{Address, dataset::chunking::Chunking};
 
 /// Keys of the schema's metadata.
@@ -40,8 +41,11 @@ pub mod node {
     /// The list of items. It and all nodes before the parts have a row for each blob.
     pub const ITEMS_LIST: usize = 9;
     pub const ITEMS: usize = 10;
-    /// Nodes of forebay's columns; the user's follow.
+    /// Nodes of forebay's columns without trees; the user's follow.
     pub const COUNT: usize = 13;
+    /// Nodes of the columns of trees, after the user's: the leaf, the list, and its elements. The
+    /// first two have a row for each blob.
+    pub const TREES_COUNT: usize = 3;
 }
 
 /// Positions of the buffers of a record batch. Each field has a validity buffer before its data.
@@ -58,8 +62,14 @@ pub mod buffer {
     pub const ITEMS: usize = 20;
     pub const ITEM_OFFSET: usize = 23;
     pub const ITEM_LENGTH: usize = 25;
-    /// Buffers of forebay's columns; the user's follow.
+    /// Buffers of forebay's columns without trees; the user's follow.
     pub const COUNT: usize = 26;
+    /// Buffers of the columns of trees, after the user's.
+    pub const TREES_COUNT: usize = 6;
+    /// Positions among those.
+    pub const TREE_LEAF: usize = 1;
+    pub const TREE: usize = 3;
+    pub const TREE_NODE: usize = 5;
 }
 
 /// Position of the column of items, which contains the user's columns.
@@ -91,20 +101,35 @@ pub fn element(fields: Fields) -> FieldRef {
     Arc::new(field("item", DataType::Struct(fields)))
 }
 
-fn fields(columns: &[(String, ColumnType)]) -> Vec<Field> {
-    let address = i32::try_from(Address::LEN).expect("32");
-    vec![
-        field("address", DataType::FixedSizeBinary(address)),
+/// The type of addresses and of the nodes of trees.
+fn hash_type() -> DataType {
+    DataType::FixedSizeBinary(i32::try_from(Address::LEN).expect("32"))
+}
+
+/// The element of the list of a tree's nodes.
+pub fn tree_node() -> FieldRef {
+    Arc::new(field("item", hash_type()))
+}
+
+fn fields(columns: &[(String, ColumnType)], has_trees: bool) -> Vec<Field> {
+    let mut fields = vec![
+        field("address", hash_type()),
         field("start", DataType::UInt64),
         field("length", DataType::UInt64),
         field("parts", DataType::List(element(part_fields()))),
         field("items", DataType::List(element(item_fields(columns)))),
-    ]
+    ];
+    if has_trees {
+        fields.push(field("leaf", DataType::UInt32));
+        fields.push(field("tree", DataType::List(tree_node())));
+    }
+    fields
 }
 
-pub fn schema(summary: &Summary, columns: &[(String, ColumnType)]) -> Schema {
+pub fn schema(summary: &Summary, columns: &[(String, ColumnType)], has_trees: bool) -> Schema {
+    let format = if has_trees { FORMAT } else { FORMAT_WITHOUT_TREES };
     let metadata = [
-        (key::FORMAT, FORMAT.to_string()),
+        (key::FORMAT, format.to_string()),
         (key::DATASET, summary.dataset.to_string()),
         (key::NAMESPACE, summary.namespace.clone()),
         (key::ORIGIN, summary.origin.clone()),
@@ -116,7 +141,7 @@ pub fn schema(summary: &Summary, columns: &[(String, ColumnType)]) -> Schema {
         (key::BYTES, summary.bytes.to_string()),
     ];
     let metadata: HashMap<_, _> = metadata.map(|(key, value)| (key.to_owned(), value)).into();
-    Schema::new_with_metadata(fields(columns), metadata)
+    Schema::new_with_metadata(fields(columns, has_trees), metadata)
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, DigestError> {
@@ -131,8 +156,17 @@ pub fn one_line(text: &str) -> Result<&str, String> {
     Ok(text)
 }
 
-/// Parses a schema: the dataset's summary, and the user's columns.
-pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)>), DigestError> {
+/// What a schema says.
+pub struct ReadSchema {
+    pub summary: Summary,
+    /// The user's columns.
+    pub columns: Vec<(String, ColumnType)>,
+    /// Whether blobs may have hash trees.
+    pub has_trees: bool,
+}
+
+/// Parses a schema.
+pub fn read_schema(schema: &Schema) -> Result<ReadSchema, DigestError> {
     let text = |key: &'static str| {
         schema.metadata.get(key).ok_or_else(|| damaged(format!("its `{key}` is missing")))
     };
@@ -142,9 +176,10 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
         .metadata
         .get(key::FORMAT)
         .ok_or(DigestError::Foreign("an Arrow file, but not one that forebay wrote"))?;
-    if number::<u64>(format)? > u64::from(FORMAT) {
-        return Err(DigestError::Newer(format.clone()));
-    }
+    let has_trees = match number::<u64>(format)? {
+        newer if newer > u64::from(FORMAT) => return Err(DigestError::Newer(format.clone())),
+        number => number > u64::from(FORMAT_WITHOUT_TREES),
+    };
 
     let item_type = schema.fields().get(ITEMS_COLUMN).map(|field| field.data_type());
     let columns = match item_type {
@@ -162,7 +197,7 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
             Ok((name.to_owned(), kind))
         })
         .collect::<Result<Vec<_>, DigestError>>()?;
-    if schema.fields() != &Fields::from(fields(&columns)) {
+    if schema.fields() != &Fields::from(fields(&columns, has_trees)) {
         return Err(damaged("its columns are not those of a digest"));
     }
 
@@ -179,5 +214,5 @@ pub fn read_schema(schema: &Schema) -> Result<(Summary, Vec<(String, ColumnType)
         blobs: number(text(key::BLOBS)?)?,
         bytes: number(text(key::BYTES)?)?,
     };
-    Ok((summary, columns))
+    Ok(ReadSchema { summary, columns, has_trees })
 }

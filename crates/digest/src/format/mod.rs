@@ -17,15 +17,17 @@ mod write;
 
 use forebay_core::{
     Address, DatasetId,
-    dataset::{blob_table, chunking::Chunking},
+    dataset::{blob_table, chunking::Chunking, hash_tree::HashTree},
 };
 
 pub use columns::{ColumnGuess, ColumnType, Value};
 pub use read::{BlobView, Digest, ItemLocation, PartView};
 pub use write::{DigestWriter, Header};
 
-/// The format that is written, and the newest that is read.
-pub const FORMAT: u32 = 1;
+/// The newest format that is read. It is written if blobs have hash trees.
+pub const FORMAT: u32 = 2;
+/// The oldest format that is read. It has no hash trees, and is written if there are none.
+pub const FORMAT_WITHOUT_TREES: u32 = 1;
 /// Longest blob, and end of the last part of an object: 256 TiB.
 pub const BLOB_LENGTH_MAX: u64 = blob_table::LENGTH_MAX;
 /// Longest item: 64 GiB. A job holds a whole item in memory.
@@ -64,6 +66,8 @@ pub struct Blob {
     pub parts: Vec<Part>,
     /// The items in it.
     pub items: Vec<ItemSpan>,
+    /// The hash tree, by which its items are verified one by one.
+    pub tree: Option<HashTree>,
 }
 
 impl Blob {

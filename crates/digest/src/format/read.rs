@@ -19,12 +19,15 @@ use bytes::Bytes;
 use super::{
     BLOB_LENGTH_MAX, ColumnType, DATASET_LENGTH_MAX, DigestError, ITEM_LENGTH_MAX, Summary,
     damaged,
-    layout::{ITEM_FIELDS, ITEMS_COLUMN, buffer, footer_key, node, read_schema},
+    layout::{ITEM_FIELDS, ITEMS_COLUMN, ReadSchema, buffer, footer_key, node, read_schema},
     write::{MAGIC, METADATA_CONTEXT, hash_block, metadata_checksum},
 };
 use forebay_core::{
     Address, BlobOrdinal, ByteSize, ItemOrdinal, Namespace, NamespaceId,
-    dataset::chunking::{ChunkOrdinal, Chunking},
+    dataset::{
+        chunking::{ChunkOrdinal, Chunking},
+        hash_tree::{HashTreeView, LeafLength},
+    },
 };
 
 /// Offset of the schema's message, after the padded magic.
@@ -41,6 +44,7 @@ pub struct Digest {
     pub(crate) schema: SchemaRef,
     summary: Summary,
     columns: Vec<(String, ColumnType)>,
+    has_trees: bool,
     checksum: String,
     pub(crate) content: String,
     pub(crate) batches: Vec<Batch>,
@@ -56,7 +60,16 @@ pub(crate) struct Batch {
     pub(crate) blobs: u64,
     pub(crate) parts: u64,
     pub(crate) items: u64,
+    /// Nodes of all trees of the batch.
+    pub(crate) nodes: u64,
     buffers: Vec<Range<usize>>,
+}
+
+/// The rows before a batch.
+#[derive(Debug, Clone, Copy)]
+struct RowsBefore {
+    blobs: u64,
+    items: u64,
 }
 
 impl Digest {
@@ -81,7 +94,7 @@ impl Digest {
         // The footer's copy first: in a foreign file or a later format the schema may be elsewhere.
         let schema = footer.schema().ok_or_else(|| damaged("its schema is missing"))?;
         let schema = try_fb_to_schema(schema).map_err(|error| damaged(error.to_string()))?;
-        let (summary, columns) = read_schema(&schema)?;
+        let ReadSchema { summary, columns, has_trees } = read_schema(&schema)?;
         let schema_message = message_at(&bytes[..footer_start], SCHEMA_OFFSET)?;
         let same = root_as_message(&schema_message)
             .ok()
@@ -108,7 +121,8 @@ impl Digest {
             let message = message_at(&bytes[..footer_start], offset)?;
             hash.update(&message);
             hash_block(&mut hash, block);
-            let batch = Batch::read(&message, *block, footer_start, &columns, (blobs, items))?;
+            let before = RowsBefore { blobs, items };
+            let batch = Batch::read(&message, *block, footer_start, &columns, has_trees, before)?;
             blobs += batch.blobs;
             items += batch.items;
             batches.push(batch);
@@ -123,7 +137,8 @@ impl Digest {
         if summary.bytes > DATASET_LENGTH_MAX {
             return Err(damaged("it is longer than 1 EiB"));
         }
-        Ok(Self { schema: schema.into(), bytes, summary, columns, checksum, content, batches })
+        let schema = schema.into();
+        Ok(Self { bytes, schema, summary, columns, has_trees, checksum, content, batches })
     }
 
     /// Metadata of the dataset as a whole.
@@ -142,6 +157,11 @@ impl Digest {
     /// The user's columns.
     pub fn columns(&self) -> &[(String, ColumnType)] {
         &self.columns
+    }
+
+    /// Whether blobs may have hash trees: whether the format is 2.
+    pub fn has_trees(&self) -> bool {
+        self.has_trees
     }
 
     /// A checksum that covers every byte of the digest.
@@ -275,11 +295,38 @@ impl Digest {
         Ok(BlobView {
             digest: self,
             batch,
+            row,
             address: Address::from_bytes(address),
             start,
             length,
             parts: self.range_in(batch, buffer::PARTS, row, batch.parts)?,
             items: self.range_in(batch, buffer::ITEMS, row, batch.items)?,
+        })
+    }
+
+    /// The hash tree of a row.
+    fn tree_in(
+        &self,
+        batch: &Batch,
+        row: u64,
+        length: u64,
+    ) -> Result<Option<HashTreeView<'_>>, DigestError> {
+        let Some(first) = self.has_trees.then(|| batch.buffers.len() - buffer::TREES_COUNT) else {
+            return Ok(None);
+        };
+        let range = self.range_in(batch, first + buffer::TREE, row, batch.nodes)?;
+        let leaf =
+            u32_at(&self.bytes, batch.buffers[first + buffer::TREE_LEAF].start + index(row) * 4);
+        let leaf = leaf.ok_or_else(|| damaged("a leaf leaves the file"))?;
+        if leaf == 0 && range.is_empty() {
+            return Ok(None);
+        }
+        let start = batch.buffers[first + buffer::TREE_NODE].start;
+        let at = |node: u64| start + index(node) * Address::LEN;
+        let (nodes, _) = self.bytes[at(range.start)..at(range.end)].as_chunks();
+        let tree = LeafLength::new(leaf).and_then(|leaf| HashTreeView::new(leaf, length, nodes));
+        tree.map(Some).ok_or_else(|| {
+            damaged(format!("the hash tree of row {row} of a batch does not fit its blob"))
         })
     }
 
@@ -333,6 +380,8 @@ pub struct ItemLocation {
 pub struct BlobView<'a> {
     digest: &'a Digest,
     batch: &'a Batch,
+    /// Number in the batch.
+    row: u64,
     /// The blob's address.
     pub address: Address,
     /// Total length of all blobs before it.
@@ -377,6 +426,16 @@ impl<'a> BlobView<'a> {
         narrow(&self.items).map(|row| self.item_at(u64::from(row)))
     }
 
+    /// The hash tree of the blob, if the digest has one. Its nodes may be wrong.
+    pub fn tree(&self) -> Result<Option<HashTreeView<'a>>, DigestError> {
+        self.digest.tree_in(self.batch, self.row, self.length)
+    }
+
+    pub(crate) fn tree_range(&self) -> Result<Range<u64>, DigestError> {
+        let first = self.batch.buffers.len() - buffer::TREES_COUNT;
+        self.digest.range_in(self.batch, first + buffer::TREE, self.row, self.batch.nodes)
+    }
+
     fn item_at(&self, row: u64) -> Result<(u64, u64), DigestError> {
         let offset = self.digest.u64_in(self.batch, buffer::ITEM_OFFSET, row);
         let length = self.digest.u64_in(self.batch, buffer::ITEM_LENGTH, row);
@@ -419,7 +478,8 @@ impl Batch {
         block: Block,
         file_end: usize,
         columns: &[(String, ColumnType)],
-        (first_blob, first_item): (u64, u64),
+        has_trees: bool,
+        before: RowsBefore,
     ) -> Result<Self, DigestError> {
         let batch = root_as_message(message)
             .ok()
@@ -430,18 +490,22 @@ impl Batch {
             return Err(damaged("a batch has no columns"));
         };
         let users = columns.iter().map(|(_, kind)| kind.buffers());
-        if nodes.len() != node::COUNT + columns.len()
-            || buffers.len() != buffer::COUNT + users.sum::<usize>()
-        {
+        let (trees_node, trees_buffer) =
+            (node::COUNT + columns.len(), buffer::COUNT + users.sum::<usize>());
+        let (tree_nodes, tree_buffers) =
+            if has_trees { (node::TREES_COUNT, buffer::TREES_COUNT) } else { (0, 0) };
+        if nodes.len() != trees_node + tree_nodes || buffers.len() != trees_buffer + tree_buffers {
             return Err(damaged("a batch lacks columns or has too many"));
         }
-        if (0..node::COUNT).any(|at| nodes.get(at).null_count() != 0) {
+        let mut ours = (0..node::COUNT).chain(trees_node..nodes.len());
+        if ours.any(|at| nodes.get(at).null_count() != 0) {
             return Err(damaged("a batch has missing values"));
         }
         // The lists of a batch are indexed with 32 bits.
         let count = |at: usize| u32::try_from(nodes.get(at).length()).map(u64::from).ok();
-        let counts = (count(node::BLOBS), count(node::PARTS), count(node::ITEMS));
-        let (Some(blobs @ 1..), Some(parts), Some(items)) = counts else {
+        let tree_count = if has_trees { count(nodes.len() - 1) } else { Some(0) };
+        let counts = (count(node::BLOBS), count(node::PARTS), count(node::ITEMS), tree_count);
+        let (Some(blobs @ 1..), Some(parts), Some(items), Some(tree_count)) = counts else {
             return Err(damaged("a batch has an impossible number of rows"));
         };
         // Rows are read by the counts above; the decoder of the user's columns uses each node's.
@@ -449,7 +513,9 @@ impl Batch {
             let rows = match at {
                 ..node::PARTS | node::ITEMS_LIST => blobs,
                 ..node::ITEMS => parts,
-                _ => items,
+                at if at < trees_node => items,
+                at if at + 1 < nodes.len() => blobs,
+                _ => tree_count,
             };
             let nulls = u64::try_from(nodes.get(at).null_count());
             count(at) != Some(rows) || nulls.is_err() || nulls.is_ok_and(|nulls| nulls > rows)
@@ -499,6 +565,13 @@ impl Batch {
             });
             at += kind.buffers();
         }
+        if has_trees {
+            needs.extend([
+                (trees_buffer + buffer::TREE_LEAF, blobs, 4),
+                (trees_buffer + buffer::TREE, blobs + 1, 4),
+                (trees_buffer + buffer::TREE_NODE, tree_count, Address::LEN),
+            ]);
+        }
         // The decoder panics at half a value.
         let fits = |(at, count, width): &(usize, u64, usize)| {
             let length = buffers[*at].len();
@@ -507,7 +580,9 @@ impl Batch {
         if !needs.iter().all(fits) {
             return Err(damaged("a column is not as long as its rows"));
         }
-        Ok(Self { block, body, first_blob, first_item, blobs, parts, items, buffers })
+        let RowsBefore { blobs: first_blob, items: first_item } = before;
+        let nodes = tree_count;
+        Ok(Self { block, body, first_blob, first_item, blobs, parts, items, nodes, buffers })
     }
 }
 

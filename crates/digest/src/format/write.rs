@@ -6,7 +6,7 @@
 use std::{io::Write, sync::Arc};
 
 use arrow_array::{
-    ArrayRef, FixedSizeBinaryArray, ListArray, RecordBatch, StructArray, UInt64Array,
+    ArrayRef, FixedSizeBinaryArray, ListArray, RecordBatch, StructArray, UInt32Array, UInt64Array,
     builder::StringBuilder,
 };
 use arrow_buffer::OffsetBuffer;
@@ -24,9 +24,12 @@ use flatbuffers::FlatBufferBuilder;
 use super::{
     BLOB_LENGTH_MAX, Blob, ColumnType, DigestError, ITEM_LENGTH_MAX, Summary, Value,
     columns::ColumnBuilder,
-    layout::{element, footer_key, item_fields, one_line, part_fields, schema},
+    layout::{element, footer_key, item_fields, one_line, part_fields, schema, tree_node},
 };
-use forebay_core::{Address, dataset::DatasetIdHasher};
+use forebay_core::{
+    Address,
+    dataset::{DatasetIdHasher, hash_tree::HashTree},
+};
 
 pub(crate) const METADATA_CONTEXT: &str = "forebay 2026 digest metadata v1";
 
@@ -43,9 +46,10 @@ pub(crate) const PREAMBLE: [u8; 64] = {
 };
 pub(crate) const END_OF_STREAM: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// Blobs or items of a full batch: a few megabytes.
+/// Blobs, items or nodes of trees of a full batch: a few megabytes.
 const BATCH_BLOBS: usize = 1 << 14;
 const BATCH_ITEMS: usize = 1 << 16;
+const BATCH_NODES: usize = 1 << 17;
 
 /// Metadata that precedes the rows. It depends on all rows, so a build collects them in a journal
 /// first.
@@ -55,6 +59,8 @@ pub struct Header {
     pub summary: Summary,
     /// The user's columns.
     pub columns: Vec<(String, ColumnType)>,
+    /// Whether some blob has a hash tree.
+    pub has_trees: bool,
 }
 
 /// Writes one digest.
@@ -90,10 +96,10 @@ impl<W: Write> DigestWriter<W> {
         for text in [namespace, origin, layout].into_iter().chain(names) {
             one_line(text).map_err(DigestError::Unwritable)?;
         }
-        let schema = Arc::new(schema(&header.summary, &header.columns));
+        let schema = Arc::new(schema(&header.summary, &header.columns, header.has_trees));
         let mut writer = Self {
             sink,
-            rows: Rows::new(&header.columns),
+            rows: Rows::new(&header),
             header,
             schema,
             totals: Totals::default(),
@@ -120,12 +126,13 @@ impl<W: Write> DigestWriter<W> {
     pub fn push(&mut self, blob: &Blob, values: &[Vec<Value<'_>>]) -> Result<(), DigestError> {
         let length = blob.length();
         check_lengths(blob, length)?;
+        check_tree(blob, length, self.header.has_trees)?;
         self.id.push(&blob.address, length);
         self.rows.push(self.totals.bytes, blob, values)?;
         self.totals.blobs += 1;
         self.totals.items += blob.items.len() as u64;
         self.totals.bytes += length;
-        if self.rows.lengths.len() >= BATCH_BLOBS || self.rows.item_lengths.len() >= BATCH_ITEMS {
+        if self.rows.is_full() {
             self.write_batch()?;
         }
         Ok(())
@@ -176,6 +183,18 @@ impl<W: Write> DigestWriter<W> {
         self.position += (header + body) as u64;
         Ok((header as u64, body as u64))
     }
+}
+
+/// Rejects a tree that no reader would accept, or that the header denies.
+fn check_tree(blob: &Blob, length: u64, has_trees: bool) -> Result<(), DigestError> {
+    let is_valid = |tree: &HashTree| has_trees && tree.view(length).is_some();
+    if blob.tree.as_ref().is_none_or(is_valid) {
+        return Ok(());
+    }
+    Err(DigestError::Unwritable(format!(
+        "the hash tree of blob {} has too many nodes or too few, or the header denies it",
+        blob.address
+    )))
 }
 
 /// Rejects a row that no reader would accept.
@@ -250,10 +269,20 @@ struct Rows {
     item_offsets: Vec<u64>,
     item_lengths: Vec<u64>,
     columns: Vec<ColumnBuilder>,
+    /// The columns of hash trees, if there are any.
+    trees: Option<Trees>,
+}
+
+/// The columns of hash trees.
+#[derive(Default)]
+struct Trees {
+    leaves: Vec<u32>,
+    node_counts: Vec<usize>,
+    nodes: Vec<u8>,
 }
 
 impl Rows {
-    fn new(columns: &[(String, ColumnType)]) -> Self {
+    fn new(Header { columns, has_trees, .. }: &Header) -> Self {
         Self {
             addresses: Vec::new(),
             starts: Vec::new(),
@@ -267,7 +296,15 @@ impl Rows {
             item_offsets: Vec::new(),
             item_lengths: Vec::new(),
             columns: columns.iter().map(|(_, kind)| ColumnBuilder::new(*kind)).collect(),
+            trees: has_trees.then(Trees::default),
         }
+    }
+
+    fn is_full(&self) -> bool {
+        let nodes = self.trees.as_ref().map_or(0, |trees| trees.nodes.len() / Address::LEN);
+        self.lengths.len() >= BATCH_BLOBS
+            || self.item_lengths.len() >= BATCH_ITEMS
+            || nodes >= BATCH_NODES
     }
 
     fn push(
@@ -291,6 +328,12 @@ impl Rows {
             self.item_offsets.push(item.offset);
             self.item_lengths.push(item.length);
         }
+        if let Some(trees) = &mut self.trees {
+            let nodes = blob.tree.as_ref().map_or(&[][..], |tree| &tree.nodes);
+            trees.leaves.push(blob.tree.as_ref().map_or(0, |tree| tree.leaf.bytes()));
+            trees.node_counts.push(nodes.len());
+            trees.nodes.extend_from_slice(nodes.as_flattened());
+        }
         assert!(
             self.columns.is_empty() || values.len() == blob.items.len(),
             "each item has its values"
@@ -313,11 +356,11 @@ impl Rows {
         fn numbers(values: &mut Vec<u64>) -> ArrayRef {
             Arc::new(UInt64Array::from(std::mem::take(values)))
         }
-        let addresses = FixedSizeBinaryArray::try_new(
-            i32::try_from(Address::LEN).expect("32"),
-            std::mem::take(&mut self.addresses).into(),
-            None,
-        )?;
+        fn hashes(bytes: &mut Vec<u8>) -> Result<ArrayRef, ArrowError> {
+            let length = i32::try_from(Address::LEN).expect("32");
+            let bytes = std::mem::take(bytes).into();
+            Ok(Arc::new(FixedSizeBinaryArray::try_new(length, bytes, None)?))
+        }
         let parts = StructArray::try_new(
             part_fields(),
             vec![
@@ -336,16 +379,20 @@ impl Rows {
             let offsets = OffsetBuffer::from_lengths(std::mem::take(counts));
             ListArray::try_new(element(of.fields().clone()), offsets, Arc::new(of), None)
         };
-        RecordBatch::try_new(
-            schema.clone(),
-            vec![
-                Arc::new(addresses),
-                numbers(&mut self.starts),
-                numbers(&mut self.lengths),
-                Arc::new(list(&mut self.part_counts, parts)?),
-                Arc::new(list(&mut self.item_counts, items)?),
-            ],
-        )
+        let mut all: Vec<ArrayRef> = vec![
+            hashes(&mut self.addresses)?,
+            numbers(&mut self.starts),
+            numbers(&mut self.lengths),
+            Arc::new(list(&mut self.part_counts, parts)?),
+            Arc::new(list(&mut self.item_counts, items)?),
+        ];
+        if let Some(Trees { leaves, node_counts, nodes }) = &mut self.trees {
+            all.push(Arc::new(UInt32Array::from(std::mem::take(leaves))));
+            let offsets = OffsetBuffer::from_lengths(std::mem::take(node_counts));
+            let trees = ListArray::try_new(tree_node(), offsets, hashes(nodes)?, None)?;
+            all.push(Arc::new(trees));
+        }
+        RecordBatch::try_new(schema.clone(), all)
     }
 }
 

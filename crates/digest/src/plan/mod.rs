@@ -9,7 +9,7 @@ mod samples;
 use std::{fmt, str::FromStr};
 
 use super::format::{ItemSpan, Part};
-use forebay_core::dataset::ListedObject;
+use forebay_core::dataset::{ListedObject, hash_tree::LeafLength};
 use forebay_core::units::ByteSize;
 
 pub use records::{Records, UnevenRecords};
@@ -52,6 +52,17 @@ impl BlobPlan {
     /// Length in bytes.
     pub fn length(&self) -> u64 {
         self.parts.iter().map(|part| part.length).sum()
+    }
+
+    /// Length of the leaves of its hash tree. `None` if the blob needs none: its only item is the
+    /// whole blob, which its address verifies.
+    pub fn leaf_length(&self) -> Option<LeafLength> {
+        let length = self.length();
+        let is_whole = |item: &ItemSpan| (item.offset, item.length) == (0, length);
+        if self.items.iter().all(is_whole) {
+            return None;
+        }
+        LeafLength::for_pack(length, self.items.len() as u64)
     }
 }
 

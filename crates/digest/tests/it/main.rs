@@ -20,6 +20,7 @@ fn row(index: usize) -> Blob {
             version: "\"v\"".into(),
             offset: 0,
         }],
+        tree: None,
     }
 }
 
@@ -40,5 +41,6 @@ fn header(rows: &[Blob]) -> Header {
         blobs: rows.len() as u64,
         bytes,
     };
-    Header { summary, columns: vec![("label".into(), ColumnType::Int)] }
+    let columns = vec![("label".into(), ColumnType::Int)];
+    Header { summary, columns, has_trees: rows.iter().any(|row| row.tree.is_some()) }
 }

@@ -54,6 +54,12 @@ forebay_transport::counters! {
     puts_failed,
     /// Reads that failed because a device failed.
     reads_failed,
+    /// Blobs of which a client has received wrong bytes, and said so.
+    blobs_reported,
+    /// Reported blobs of which the node had a wrong copy. It is dropped.
+    blobs_dropped,
+    /// Reported blobs that the node did not check: it has no copy, or too much was reported.
+    blobs_unchecked,
     /// Connections accepted.
     connections,
     /// Connections refused because `max_connections` were open.
@@ -316,6 +322,7 @@ counted:
 | an uncached read: the node does not keep the blob | `claims_uncached` | `agent_uncached` |
 | a probe | `probe_batches` | `agent_probes` |
 | a transfer was damaged | | `agent_transfers_damaged` |
+| a copy was wrong, and a client noticed | `blobs_dropped` | `agent_hash_mismatches`, `agent_wrong_bytes_reported` |
 | the list of nodes changed, or one of several nodes did not answer | | `agent_ring_changes`, `agent_fallbacks_ring` |
 
 Every granted claim ends in one counted way or is still held: `claims_granted` is the sum of

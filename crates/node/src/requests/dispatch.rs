@@ -90,6 +90,10 @@ impl NodeService {
                 let owner = PutOwner { holder, tenant: session.identity.tenant() };
                 Reply::Put(self.put(owner, session.table(handle)?, blob, offset, payload).await?)
             }
+            Request::WrongBytes { handle, blobs } => {
+                self.start_recheck(session, handle, &blobs, replies).await?;
+                return Ok(None);
+            }
             Request::FreeSpace => Reply::FreeSpace(self.free_space()),
             Request::Stats => {
                 let gauges = self.gauges_in_queue(lane).await;

@@ -7,5 +7,6 @@ pub(crate) mod get;
 pub(crate) mod open;
 pub(crate) mod presence;
 pub(crate) mod put;
+pub(crate) mod recheck;
 pub(crate) mod service;
 pub(crate) mod session;

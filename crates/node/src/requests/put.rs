@@ -148,7 +148,12 @@ impl NodeService {
     }
 
     /// Hashes the next bytes of a blob: long ones in slices.
-    async fn hash(&self, lane: Lane, mut hasher: AddressHasher, bytes: &Bytes) -> AddressHasher {
+    pub(crate) async fn hash(
+        &self,
+        lane: Lane,
+        mut hasher: AddressHasher,
+        bytes: &Bytes,
+    ) -> AddressHasher {
         if bytes.len() <= HASHED_PER_SLICE {
             hasher.update(bytes);
             return hasher;

@@ -48,6 +48,7 @@ use crate::{
         open::{OpenTables, PendingOpens},
         presence::PresenceRegistry,
         put::PutsInProgress,
+        recheck::Rechecks,
         session::NodeSession,
     },
     store::{
@@ -75,6 +76,7 @@ pub struct NodeService {
     pub(crate) slots: SlotRegistry,
     pub(crate) connection_memory: Arc<ConnectionMemory>,
     pub(crate) puts: PutsInProgress,
+    pub(crate) rechecks: Rechecks,
     pub(crate) tables: OpenTables,
     pub(crate) managers: ManagerDriver,
     pub(crate) shm_regions: Arc<ShmRegions>,
@@ -127,6 +129,7 @@ impl NodeService {
             counters,
             access,
             puts: PutsInProgress::default(),
+            rechecks: Rechecks::default(),
             tables: OpenTables::new(config.table_memory()),
             shm_regions: ShmRegions::new(config.shared_memory_size()),
             presence: PresenceRegistry::default(),

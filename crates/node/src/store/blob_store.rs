@@ -204,6 +204,17 @@ impl BlobStore {
             return Read::Hit(bytes);
         }
         let is_whole = range == (0..row.length);
+        let read = self.read_stored(row, range).await;
+        if let Read::Hit(bytes) = &read
+            && is_whole
+        {
+            self.memory_cache.on_read(row.address, bytes);
+        }
+        read
+    }
+
+    /// The same from flash, even if the blob is in memory.
+    pub async fn read_stored(&self, row: BlobRow, range: Range<u64>) -> Read {
         let mut last = Read::Gone;
         // Each round reads another device's copy.
         while let Some(stored) = self.stored_as(&row) {
@@ -212,12 +223,7 @@ impl BlobStore {
                 StoredAs::Parts => self.read_parts(row, range.clone()).await,
             };
             last = match read {
-                Ok(Read::Hit(bytes)) => {
-                    if is_whole {
-                        self.memory_cache.on_read(row.address, &bytes);
-                    }
-                    return Read::Hit(bytes);
-                }
+                Ok(Read::Hit(bytes)) => return Read::Hit(bytes),
                 Ok(Read::OtherLength) | Err(RequestError::Range) => return Read::OtherLength,
                 Ok(Read::Gone) => Read::Gone,
                 Ok(Read::Failed) | Err(RequestError::Failed) => Read::Failed,
@@ -227,6 +233,13 @@ impl BlobStore {
             self.flash.forget_copy(key(&row.address));
         }
         last
+    }
+
+    /// Removes all copies of a blob, on flash and in memory, until it is put again. After a restart
+    /// a copy on flash may be found again.
+    pub async fn discard(&self, row: &BlobRow) {
+        self.forget(row).await;
+        self.memory_cache.remove(&row.address);
     }
 
     /// How a resident blob is stored: an entry that is shorter than the blob is the head of its

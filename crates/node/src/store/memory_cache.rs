@@ -83,6 +83,13 @@ impl MemoryCache {
         })
     }
 
+    /// The same without counting: for a check of the bytes.
+    pub fn peek(&self, row: &BlobRow) -> Option<Bytes> {
+        let cache = self.cache.read();
+        let bytes = cache.as_ref()?.blobs.peek(&row.address)?;
+        (bytes.len() as u64 == row.length).then_some(bytes)
+    }
+
     /// A blob was put.
     pub fn on_put(&self, address: Address, bytes: &Bytes) {
         if let Some(cache) = &*self.cache.read()

@@ -294,8 +294,11 @@ impl Data {
             blobs: rows.len() as u64,
             bytes,
         };
-        let mut writer =
-            DigestWriter::new(Vec::new(), Header { summary, columns: Vec::new() }).unwrap();
+        let mut writer = DigestWriter::new(
+            Vec::new(),
+            Header { summary, columns: Vec::new(), has_trees: false },
+        )
+        .unwrap();
         for row in &rows {
             writer.push(row, &[vec![]]).unwrap();
         }
@@ -312,6 +315,7 @@ fn row(namespace: &Namespace, index: usize, content: &Bytes) -> Blob {
         address: namespace.address(content),
         parts: vec![part],
         items: vec![ItemSpan { offset: 0, length }],
+        tree: None,
     }
 }
 

@@ -19,3 +19,4 @@ mod storage;
 mod tenant_isolation;
 mod test_ca;
 mod two_tenants;
+mod wrong_bytes;

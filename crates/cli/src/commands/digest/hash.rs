@@ -1,4 +1,4 @@
-//! Hashing: reads the parts of planned blobs and computes their addresses.
+//! Hashing: reads the parts of planned blobs and computes their addresses and hash trees.
 //!
 //! Local files are read and hashed on blocking threads, in batches of small files, because a thread
 //! switch costs more than a small file. Remote objects are fetched in parallel, within the limits
@@ -6,7 +6,10 @@
 
 use std::{cell::RefCell, ops::Range, sync::Arc, thread::available_parallelism};
 
-use forebay_core::{Address, Namespace};
+use forebay_core::{
+    Namespace,
+    dataset::hash_tree::{HashedContent, TreeHasher},
+};
 use forebay_digest::{Blob, BlobPlan, Part};
 use forebay_origin::{LocalReader, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
@@ -42,15 +45,16 @@ pub fn rows<'a, E>(
 where
     E: From<OriginError> + Send + 'static,
 {
-    hashed(origin, namespace, plans).map(|(plan, address)| {
+    hashed(origin, namespace, plans).map(|(plan, hashed)| {
         let BlobPlan { parts, items } = plan;
-        Ok(Blob { address: address??, parts, items })
+        let HashedContent { address, tree } = hashed??;
+        Ok(Blob { address, parts, items, tree })
     })
 }
 
-type Hashed<E> = (BlobPlan, Result<Result<Address, OriginError>, E>);
+type Hashed<E> = (BlobPlan, Result<Result<HashedContent, OriginError>, E>);
 
-/// Addresses of plans, in their order. Each plan has its own error.
+/// Addresses and hash trees of plans, in their order. Each plan has its own error.
 pub fn hashed<'a, E: Send + 'static>(
     origin: &'a Origin,
     namespace: &'a Namespace,
@@ -78,12 +82,12 @@ pub fn hashed<'a, E: Send + 'static>(
                             let mut reader = tree.reader();
                             let mut hash = |plan: &BlobPlan| {
                                 READ_BUFFER.with_borrow_mut(|buffer| {
-                                    hash_local(&mut reader, &namespace, &plan.parts, buffer)
+                                    hash_local(&mut reader, &namespace, plan, buffer)
                                 })
                             };
                             batch
                                 .into_iter()
-                                .map(|plan| with_address(plan, &mut hash))
+                                .map(|plan| with_hash(plan, &mut hash))
                                 .collect::<Vec<_>>()
                         };
                         rows = tokio::task::spawn_blocking(work)
@@ -97,9 +101,8 @@ pub fn hashed<'a, E: Send + 'static>(
                                     let pages = plan.length().min(MEMORY_PER_BLOB).div_ceil(PAGE);
                                     let pages = u32::try_from(pages).expect("bounded");
                                     let _granted = memory.acquire_many(pages).await;
-                                    let address =
-                                        hash_remote(&origin, &namespace, &plan.parts).await;
-                                    (plan, Ok(address))
+                                    let hashed = hash_remote(&origin, &namespace, &plan).await;
+                                    (plan, Ok(hashed))
                                 }
                                 Err(error) => (BlobPlan::default(), Err(error)),
                             });
@@ -113,14 +116,14 @@ pub fn hashed<'a, E: Send + 'static>(
         .flat_map(|batch| futures::stream::iter(batch.expect("hashing does not panic")))
 }
 
-fn with_address<E>(
+fn with_hash<E>(
     plan: Result<BlobPlan, E>,
-    mut hash: impl FnMut(&BlobPlan) -> Result<Address, OriginError>,
+    mut hash: impl FnMut(&BlobPlan) -> Result<HashedContent, OriginError>,
 ) -> Hashed<E> {
     match plan {
         Ok(plan) => {
-            let address = hash(&plan);
-            (plan, Ok(address))
+            let hashed = hash(&plan);
+            (plan, Ok(hashed))
         }
         Err(error) => (BlobPlan::default(), Err(error)),
     }
@@ -156,12 +159,12 @@ fn batches<E: Send>(
 fn hash_local(
     reader: &mut LocalReader<'_>,
     namespace: &Namespace,
-    parts: &[Part],
+    plan: &BlobPlan,
     buffer: &mut [u8],
-) -> Result<Address, OriginError> {
-    let mut hasher = namespace.hasher();
+) -> Result<HashedContent, OriginError> {
+    let mut hasher = TreeHasher::new(namespace, plan.leaf_length());
     let mut filled = 0;
-    for part in parts {
+    for part in &plan.parts {
         let object = reader.open(&part.object)?;
         let (mut at, end) = (part.offset, part.offset + part.length);
         while at < end {
@@ -184,17 +187,17 @@ fn hash_local(
 async fn hash_remote(
     origin: &Origin,
     namespace: &Namespace,
-    parts: &[Part],
-) -> Result<Address, OriginError> {
-    let length: u64 = parts.iter().map(|part| part.length).sum();
-    let window = if length <= MEMORY_PER_BLOB { RANGES_WINDOW } else { 2 };
+    plan: &BlobPlan,
+) -> Result<HashedContent, OriginError> {
+    let parts = &plan.parts[..];
+    let window = if plan.length() <= MEMORY_PER_BLOB { RANGES_WINDOW } else { 2 };
     // An empty object cannot be read, but it must exist and be empty.
     for part in parts.iter().filter(|part| part.length == 0) {
         origin.confirm(&part.object, &part.version).await?;
     }
     let mut ranges = Ranges { parts, done: 0 };
     let mut reads = FuturesOrdered::new();
-    let mut hasher = namespace.hasher();
+    let mut hasher = TreeHasher::new(namespace, plan.leaf_length());
     loop {
         let free = window - reads.len();
         for (part, range) in ranges.by_ref().take(free) {

@@ -34,6 +34,8 @@ pub struct Args {
 struct Shown {
     #[serde(flatten)]
     summary: Summary,
+    /// Blobs with a hash tree.
+    trees: u64,
     item_length: Lengths,
     blob_length: Lengths,
     columns: Vec<Column>,
@@ -75,8 +77,10 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
 
 fn inspect(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
     let (mut item_length, mut blob_length) = (LengthStats::default(), LengthStats::default());
+    let mut trees = 0;
     for blob in digest.blobs() {
         let blob = blob?;
+        trees += u64::from(blob.tree()?.is_some());
         blob_length.add(blob.length);
         for item in blob.items() {
             item_length.add(item?.1);
@@ -85,6 +89,7 @@ fn inspect(digest: &Digest, items: u64) -> anyhow::Result<Shown> {
     let columns = digest.columns().iter();
     Ok(Shown {
         summary: digest.summary().clone(),
+        trees,
         item_length: item_length.lengths(),
         blob_length: blob_length.lengths(),
         columns: columns.map(|(name, kind)| Column { name: name.clone(), kind: *kind }).collect(),
@@ -212,11 +217,16 @@ fn describe(shown: &Shown) -> String {
     let mut text = format!(
         "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
          items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
+         trees      {}\n\
          chunks     {} (a stripe unit from each of {} partitions)\ncolumns    {}\n",
         layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),
         ByteSize(*bytes),
+        match shown.trees {
+            0 => "none".to_owned(),
+            trees => format!("{} with a hash tree", output::count(trees, "blob")),
+        },
         chunking.chunks(),
         chunking.partitions(),
         if columns.is_empty() { "none".to_owned() } else { columns.join(", ") },

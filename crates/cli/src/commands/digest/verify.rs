@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::ensure;
-use forebay_core::{BlobOrdinal, ByteSize, Namespace};
+use forebay_core::{BlobOrdinal, ByteSize, Namespace, dataset::hash_tree::HashTreeView};
 use forebay_digest::{BlobPlan, Digest, DigestError, Layout, Part, PartView};
 use forebay_origin::{Options, Origin, OriginError, any_version, any_version_from};
 use futures::StreamExt as _;
@@ -180,15 +180,22 @@ pub async fn verify(
     // Rows come in the order of their plans.
     let mut rows = std::pin::pin!(rows.zip(futures::stream::iter(blobs.iter())));
     let mut report = VerifyReport::default();
-    while let Some(((plan, address), blob)) = rows.next().await {
-        let expected = digest.blob(blob)?.address;
-        let mut address = address?;
+    while let Some(((plan, hashed), blob)) = rows.next().await {
+        let row = digest.blob(blob)?;
+        let expected = row.address;
+        // A tree that belongs to the address belongs to any content with that address.
+        let is_of = |tree: HashTreeView<'_>| tree.is_of(namespace, &expected);
+        ensure!(
+            row.tree()?.is_none_or(is_of),
+            "the hash tree of blob {blob} is not that of its address; build the digest again"
+        );
+        let mut address = hashed?.map(|hashed| hashed.address);
         if matches!(address, Err(OriginError::Changed { .. })) {
             // Another version may have the same bytes.
             let unconditional = without_versions(&plan, layout);
             let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional) });
             let again = hash::hashed(&origin, namespace, again).collect::<Vec<_>>().await.remove(0);
-            address = again.1?;
+            address = again.1?.map(|hashed| hashed.address);
             report.rewritten += u64::from(matches!(address, Ok(address) if address == expected));
         }
         match address {

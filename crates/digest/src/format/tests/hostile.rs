@@ -10,8 +10,8 @@ use flatbuffers::FlatBufferBuilder;
 use proptest::prelude::*;
 
 use super::{
-    ColumnType, Digest, DigestError, DigestWriter, Header, exercise, header, read_back, rows,
-    written,
+    Blob, ColumnType, Digest, DigestError, DigestWriter, Header, exercise, header, read_back, rows,
+    rows_with_trees, written,
 };
 use crate::format::{
     BLOB_LENGTH_MAX, ITEM_LENGTH_MAX,
@@ -23,11 +23,16 @@ use crate::format::{
 /// Blobs of 11 + 0, 30 + 7, 7 + 7, 99 and 1 + 0 bytes.
 const LENGTHS: [u64; 9] = [11, 0, 30, 7, 7, 7, 99, 1, 0];
 const BYTES: u64 = 162;
+/// The same with one long blob.
+const LENGTHS_WITH_TREE: [u64; 9] = [11, 0, 30, 7, 7, 7, 5000, 1, 0];
 /// The last row, and the first buffers of the user's columns.
 const LAST: usize = 4;
 const LABEL: usize = buffer::COUNT;
 const FRAMES: usize = LABEL + 3;
 const SCORE: usize = FRAMES + 4;
+/// The first buffer and the first node of the columns of trees.
+const TREES: usize = SCORE + 2;
+const TREES_NODE: usize = node::COUNT + 4;
 
 /// A digest of one batch, decoded: each field can be falsified before the file is sealed again.
 #[derive(Clone)]
@@ -44,7 +49,16 @@ struct Forgery {
 
 impl Forgery {
     fn new() -> Self {
-        let bytes = written(&rows(Some(40), &LENGTHS));
+        Self::of(&rows(Some(40), &LENGTHS))
+    }
+
+    /// The same with a hash tree of five nodes, of the blob in row 3.
+    fn with_trees() -> Self {
+        Self::of(&rows_with_trees(Some(40), &LENGTHS_WITH_TREE))
+    }
+
+    fn of(rows: &[Blob]) -> Self {
+        let bytes = written(rows);
         let digest = Digest::open(bytes.into()).unwrap();
         let [batch] = &digest.batches[..] else { panic!("one batch") };
         let offset = u64::try_from(batch.block.offset()).unwrap();
@@ -273,20 +287,69 @@ const ROWS: &[Case] = &[
     ("no validity", |f| f.buffers[FRAMES].1 = 0, "null_bit_buffer size too small"),
 ];
 
+const TREE_HEADERS: &[Case] = &[
+    ("node missing", |f| f.nodes.truncate(TREES_NODE + 2), "lacks columns or has too many"),
+    ("buffer missing", |f| f.buffers.truncate(TREES + 5), "lacks columns or has too many"),
+    ("nulls of leaves", |f| f.nodes[TREES_NODE].1 = 1, "has missing values"),
+    ("nulls of nodes", |f| f.nodes[TREES_NODE + 2].1 = 1, "has missing values"),
+    ("negative nodes", |f| f.nodes[TREES_NODE + 2].0 = -1, "impossible number of rows"),
+    ("rows of leaves", |f| f.nodes[TREES_NODE].0 = 4, "differ in their rows"),
+    ("rows of trees", |f| f.nodes[TREES_NODE + 1].0 = 6, "differ in their rows"),
+    ("more nodes", |f| f.nodes[TREES_NODE + 2].0 = 6, "not as long as its rows"),
+    ("too few leaves", |f| f.buffers[TREES + buffer::TREE_LEAF].1 -= 4, "as long as its rows"),
+    ("too few ends", |f| f.buffers[TREES + buffer::TREE].1 -= 4, "not as long as its rows"),
+    ("too few nodes", |f| f.buffers[TREES + buffer::TREE_NODE].1 -= 32, "as long as its rows"),
+    ("half a node", |f| f.buffers[TREES + buffer::TREE_NODE].1 += 1, "as long as its rows"),
+    ("nodes far away", |f| f.buffers[TREES + 5].0 = 1 << 40, "leaves its batch"),
+    ("format 1", |f| f.says("format", "1"), "columns are not those of a digest"),
+    ("format 0", |f| f.says("format", "0"), "columns are not those of a digest"),
+];
+
+const TREE_ROWS: &[Case] = &[
+    ("no power of two", |f| f.end(TREES + buffer::TREE_LEAF, 3, 1025), "does not fit its blob"),
+    ("leaf of zero", |f| f.end(TREES + buffer::TREE_LEAF, 3, 0), "does not fit its blob"),
+    ("long leaf", |f| f.end(TREES + buffer::TREE_LEAF, 3, 1 << 21), "does not fit its blob"),
+    ("other leaf", |f| f.end(TREES + buffer::TREE_LEAF, 3, 2048), "does not fit its blob"),
+    ("leaf without nodes", |f| f.end(TREES + buffer::TREE_LEAF, 0, 1024), "does not fit"),
+    ("nodes overlap", |f| f.end(TREES + buffer::TREE, 0, 1), "leaves its column"),
+    ("nodes descend", |f| f.end(TREES + buffer::TREE, 5, 4), "leaves its column"),
+    ("end by one", |f| f.end(TREES + buffer::TREE, 5, 6), "leaves its column"),
+    ("nodes of another", |f| f.end(TREES + buffer::TREE, 3, 1), "does not fit its blob"),
+    (
+        "nodes of no blob",
+        |f| (4..6).for_each(|row| f.end(TREES + buffer::TREE, row, 4)),
+        "does not fit its blob",
+    ),
+    (
+        "nodes before the first blob",
+        |f| (0..4).for_each(|row| f.end(TREES + buffer::TREE, row, 1)),
+        "row 0 has nodes of another blob's hash tree",
+    ),
+];
+
 #[test]
 fn an_unchanged_digest_passes() {
     let honest = Digest::open(Forgery::new().seal().into()).unwrap();
     exercise(&honest).unwrap();
     assert_eq!(read_back(&honest), rows(Some(40), &LENGTHS));
     assert_eq!((honest.summary().bytes, honest.summary().blobs), (BYTES, LAST as u64 + 1));
+    let honest = Digest::open(Forgery::with_trees().seal().into()).unwrap();
+    exercise(&honest).unwrap();
+    assert_eq!(read_back(&honest), rows_with_trees(Some(40), &LENGTHS_WITH_TREE));
 }
 
 #[test]
 fn each_forgery_has_its_own_error() {
     let mut wrong = Vec::new();
-    for (cases, opens) in [(HEADERS, false), (ROWS, true)] {
+    let all: [(_, _, fn() -> Forgery); 4] = [
+        (HEADERS, false, Forgery::new),
+        (ROWS, true, Forgery::new),
+        (TREE_HEADERS, false, Forgery::with_trees),
+        (TREE_ROWS, true, Forgery::with_trees),
+    ];
+    for (cases, opens, honest) in all {
         for (name, edit, phrase) in cases {
-            let mut forgery = Forgery::new();
+            let mut forgery = honest();
             edit(&mut forgery);
             let opened = Digest::open(forgery.seal().into());
             let result =
@@ -335,8 +398,9 @@ proptest! {
             (0..7, any::<prop::sample::Index>(), prop_oneof![-9_i64..200, any::<i64>()]),
             1..5,
         ),
+        has_trees in any::<bool>(),
     ) {
-        let mut forgery = Forgery::new();
+        let mut forgery = if has_trees { Forgery::with_trees() } else { Forgery::new() };
         for (kind, at, value) in edits {
             let (node, buffer) = (at.index(forgery.nodes.len()), at.index(forgery.buffers.len()));
             match kind {

@@ -8,8 +8,11 @@ use proptest::prelude::*;
 
 use super::{Blob, ColumnType, Digest, DigestError, DigestWriter, Header, Part, Summary, Value};
 use crate::plan::{BlobPlan, Planner};
-use forebay_core::dataset::DatasetIdHasher;
 use forebay_core::dataset::ListedObject;
+use forebay_core::dataset::{
+    DatasetIdHasher,
+    hash_tree::{HashTree, LeafLength, verify_slice},
+};
 use forebay_core::{
     BlobOrdinal, ByteSize, ItemOrdinal, Namespace,
     dataset::chunking::{ChunkOrdinal, Chunking},
@@ -34,8 +37,21 @@ fn rows(pack: Option<u64>, lengths: &[u64]) -> Vec<Blob> {
             address: Namespace::public().address(parts[0].object.as_bytes()),
             parts,
             items,
+            tree: None,
         })
         .collect()
+}
+
+/// The same with hash trees, of blobs that are long enough. The nodes belong to no content.
+fn rows_with_trees(pack: Option<u64>, lengths: &[u64]) -> Vec<Blob> {
+    let mut rows = rows(pack, lengths);
+    let leaf = LeafLength::new(LeafLength::MIN).unwrap();
+    for row in rows.iter_mut().filter(|row| row.length() > LeafLength::MIN.into()) {
+        let node = |at: u64| *blake3::hash(&(row.length() + at).to_le_bytes()).as_bytes();
+        let nodes = (0..leaf.count(row.length())).map(node).collect();
+        row.tree = Some(HashTree { leaf, nodes });
+    }
+    rows
 }
 
 fn header(rows: &[Blob], columns: &[(&str, ColumnType)]) -> Header {
@@ -57,6 +73,7 @@ fn header(rows: &[Blob], columns: &[(&str, ColumnType)]) -> Header {
             bytes,
         },
         columns: columns.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect(),
+        has_trees: rows.iter().any(|row| row.tree.is_some()),
     }
 }
 
@@ -101,6 +118,10 @@ fn read_back(digest: &Digest) -> Vec<Blob> {
                 address: blob.address,
                 parts: blob.parts().map(|part| owned(part.unwrap())).collect(),
                 items: items.map(|(offset, length)| super::ItemSpan { offset, length }).collect(),
+                tree: blob
+                    .tree()
+                    .unwrap()
+                    .map(|tree| HashTree { leaf: tree.leaf(), nodes: tree.nodes().to_vec() }),
             }
         })
         .collect()
@@ -119,6 +140,10 @@ fn exercise(digest: &Digest) -> Result<(), DigestError> {
             blob.parts().try_for_each(|part| part.map(drop))?;
             blob.items().try_for_each(|item| item.map(drop))?;
             assert!(blob.chunk().0 < digest.chunking().chunks());
+            if let Some(tree) = blob.tree()? {
+                let (namespace, bytes) = (Namespace::public(), [7; 3000]);
+                assert!(!verify_slice(&namespace, &blob.address, &tree, 0, &bytes));
+            }
             Ok(())
         }));
     }
@@ -160,6 +185,36 @@ fn rows_survive_a_round_trip_across_batches() {
         assert_eq!(labels.iter().map(Array::len).sum::<usize>(), 40_000);
         assert!(digest.column("colour").unwrap().is_none());
     }
+}
+
+/// Blobs with and without trees, in batches that are full of nodes. Without any tree the format is
+/// 1, which a forebay of before can read.
+#[test]
+fn hash_trees_survive_a_round_trip_and_set_the_format() {
+    let lengths: Vec<u64> = (0..300).map(|i| if i % 5 == 0 { 3 << 20 } else { i * 7 }).collect();
+    for (rows, format) in
+        [(rows_with_trees(Some(5000), &lengths), "2"), (rows(Some(5000), &lengths), "1")]
+    {
+        let digest = Digest::open(written(&rows).into()).unwrap();
+        digest.check().unwrap();
+        assert_eq!(read_back(&digest), rows);
+        assert_eq!(digest.has_trees(), format == "2");
+        assert_eq!(digest.schema.metadata["forebay.format"], format);
+        assert_eq!(digest.batches.len() > 1, format == "2", "184,000 nodes are two batches");
+        assert_eq!(digest.column("label").unwrap().unwrap().len(), digest.batches.len());
+    }
+}
+
+#[test]
+fn a_tree_that_does_not_fit_its_blob_is_not_written() {
+    let rows = rows_with_trees(None, &[5000]);
+    let push = |has_trees: bool, nodes: usize| {
+        let header = Header { has_trees, ..header(&rows, &[]) };
+        let mut row = rows[0].clone();
+        row.tree.as_mut().unwrap().nodes.truncate(nodes);
+        DigestWriter::new(Vec::new(), header).unwrap().push(&row, &[vec![]]).is_ok()
+    };
+    assert_eq!([push(true, 5), push(true, 4), push(false, 5)], [true, false, false]);
 }
 
 #[test]
@@ -247,8 +302,12 @@ fn foreign_and_newer_files_are_distinguished_from_damaged_ones() {
 /// Promise 1 (never wrong bytes), for digests: a change of any byte is detected or has no effect.
 #[test]
 fn every_flipped_byte_is_detected_or_harmless() {
-    let rows = rows(None, &[5; 12]);
-    let good = written(&rows);
+    check_flipped_bytes(&rows(None, &[5; 12]));
+    check_flipped_bytes(&rows_with_trees(None, &[5, 2000, 5, 1025]));
+}
+
+fn check_flipped_bytes(rows: &[Blob]) {
+    let good = written(rows);
     let original = Digest::open(good.clone().into()).unwrap();
     let mut harmless = 0;
     for at in 0..good.len() {
@@ -278,7 +337,7 @@ proptest! {
             1..6,
         ),
     ) {
-        let mut bytes = written(&rows(Some(40), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        let mut bytes = written(&rows_with_trees(Some(40), &[11, 0, 30, 7, 7, 7, 9900, 1]));
         for (at, data, kind) in edits {
             let at = at.index(bytes.len().max(1)).min(bytes.len().saturating_sub(4));
             match kind {
@@ -300,7 +359,7 @@ proptest! {
     fn mutated_rows_never_panic(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u32>()), 1..8),
     ) {
-        let mut bytes = written(&rows(Some(40), &[11, 0, 30, 7, 7, 7, 99, 1]));
+        let mut bytes = written(&rows_with_trees(Some(40), &[11, 0, 30, 7, 7, 7, 9900, 1]));
         let body = Digest::open(bytes.clone().into()).unwrap().batches[0].body.clone();
         for (at, data) in edits {
             let at = body.start + at.index(body.len() - 4) / 4 * 4;

@@ -24,7 +24,7 @@ pub fn publish(
     journal: &mut Journal,
     columns: &Columns,
 ) -> anyhow::Result<Published> {
-    let Totals { id, blobs, items, bytes, .. } = totals;
+    let Totals { id, blobs, items, bytes, has_trees, .. } = totals;
     if blobs == 0 {
         let exclude = if spec.exclude.is_empty() { "" } else { " and --exclude" };
         bail!("there are no objects under `{}`; check the prefix{exclude}", header.origin);
@@ -43,7 +43,9 @@ pub fn publish(
         blobs,
         bytes,
     };
-    let (items_without_columns, objects_with) = write(&spec.output, &summary, journal, columns)?;
+    let kinds = columns.kinds.clone();
+    let header = Header { summary: summary.clone(), columns: kinds, has_trees };
+    let (items_without_columns, objects_with) = write(&spec.output, header, journal, columns)?;
     let columns_without_items = (columns.len() as u64).saturating_sub(objects_with);
     Ok(Published { summary, items_without_columns, columns_without_items })
 }
@@ -54,11 +56,11 @@ const JOURNAL_KEPT: &str = "hashed rows are kept for the next run of this comman
 /// Returns the number of items without columns, and of objects with columns.
 fn write(
     output: &Path,
-    summary: &Summary,
+    header: Header,
     journal: &mut Journal,
     columns: &Columns,
 ) -> anyhow::Result<(u64, u64)> {
-    let header = Header { summary: summary.clone(), columns: columns.kinds.clone() };
+    let (items, origin) = (header.summary.items, header.summary.origin.clone());
     let mut pending = PendingDigest::create(output, header)?;
     let (mut unlabelled, mut objects_with) = (0, 0);
     let mut last = String::new();
@@ -82,12 +84,12 @@ fn write(
         }
         pending.push(&row, &values)?;
     }
-    if !columns.kinds.is_empty() && unlabelled == summary.items {
+    if !columns.kinds.is_empty() && unlabelled == items {
         bail!(
             "none of the {} objects in the file of columns is in the dataset; its first column \
              names objects relative to {} ({JOURNAL_KEPT})",
             columns.len(),
-            summary.origin
+            origin
         );
     }
     pending.publish()?;

@@ -41,6 +41,8 @@ pub struct Totals {
     pub items: u64,
     /// Bytes in them.
     pub bytes: u64,
+    /// Whether a row has a hash tree.
+    pub has_trees: bool,
     /// Rows of an earlier run.
     pub blobs_resumed: u64,
     /// Bytes that this run has read.
@@ -56,6 +58,7 @@ impl Totals {
             blobs: 0,
             items: 0,
             bytes: 0,
+            has_trees: false,
             blobs_resumed: 0,
             bytes_read: 0,
             exclude_used: spec.exclude.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -73,6 +76,7 @@ impl Totals {
         self.blobs += 1;
         self.items += row.items.len() as u64;
         self.bytes += row.length();
+        self.has_trees |= row.tree.is_some();
     }
 }
 
