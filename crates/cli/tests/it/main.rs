@@ -23,5 +23,6 @@ mod node_operation;
 mod replication;
 mod sim;
 mod sim_tier;
+mod stream;
 mod tenants;
 mod warm_and_doctor;
