@@ -1,10 +1,10 @@
-//! Blocks of record batches: refused, or decoded to batches inside the block. Written again, they
-//! are equal.
+//! Blocks of record batches: refused, or decoded to batches of the block's schema, which can be
+//! validated and written again.
 #![no_main]
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{Array as _, ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::Buffer;
 use arrow_ipc::{
     MetadataVersion,
@@ -39,12 +39,10 @@ fuzz_target!(
         let Some(Ok((mut decoder, batches))) = BlockDecoder::begin(&data) else { return };
         for batch in &batches {
             assert_eq!(batch.schema(), decoder.schema());
-            // Not every batch that can be read can be written again.
-            let Some(again) = block(batch) else { continue };
-            let Some(Ok((_, again))) = BlockDecoder::begin(&aligned(&again)) else {
-                panic!("written by ourselves")
-            };
-            assert_eq!(again.len(), 1);
+            for column in batch.columns() {
+                column.to_data().validate_full().expect("what is handed out is valid");
+            }
+            let _ = block(batch);
         }
         let _ = decoder.decode(&data);
     }

@@ -36,7 +36,13 @@ type InfoTuple =
 
 /// Runs a future without the GIL. Signal handlers run meanwhile, and their exceptions end it.
 fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
-    py.detach(|| block_on_unless(future, || Python::attach(|py| py.check_signals())))
+    py.detach(|| block_on_unless(future, signals))
+}
+
+/// Runs the handlers of signals that have arrived; an exception of theirs is an error.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method has one lifetime")]
+fn signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }
 
 /// The exception of an error of a stream.

@@ -18,7 +18,7 @@ use super::{
     batch_error,
     capsules::{export_schema, export_stream},
     guarded::Guarded,
-    stream_error,
+    signals, stream_error,
 };
 use crate::errors::StreamError;
 
@@ -142,10 +142,6 @@ impl State {
             Self::Blocks(_) | Self::Closed => Ok(None),
         }
     }
-}
-
-fn signals() -> PyResult<()> {
-    Python::attach(|py| py.check_signals())
 }
 
 fn as_batches() -> PyErr {

@@ -60,6 +60,7 @@ impl StreamStore {
         Ok(matches!(self.opened(py)?, OpenedStore::Owned(_)))
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn create(
         &self,
         py: Python<'_>,
@@ -74,6 +75,7 @@ impl StreamStore {
         writer.map(StreamWriter::new).map_err(|error| stream_error(&error))
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn family(
         &self,
         py: Python<'_>,

@@ -12,7 +12,7 @@ use super::{
     InfoTuple, batch_error,
     capsules::{import_batch, import_stream},
     guarded::Guarded,
-    info_tuple, stream_error,
+    info_tuple, signals, stream_error,
 };
 use crate::errors::{StreamError, shown};
 
@@ -26,7 +26,7 @@ pub struct StreamWriter {
 enum State {
     /// Nothing, or blocks of bytes, have been appended.
     Bytes(Writer),
-    Batches(BatchWriter),
+    Batches(Box<BatchWriter>),
     /// Sealed, abandoned, or failed.
     Closed,
 }
@@ -86,7 +86,6 @@ impl StreamWriter {
     /// Seals the stream.
     fn seal(&self, py: Python<'_>) -> PyResult<InfoTuple> {
         self.state.with(py, |state| {
-            let signals = || Python::attach(|py| py.check_signals());
             let info = match std::mem::replace(state, State::Closed) {
                 State::Bytes(writer) => block_on_unless(writer.seal_async(), signals)?
                     .map_err(|error| stream_error(&error))?,
@@ -115,7 +114,7 @@ impl State {
                 unreachable!("just seen")
             };
             let writer = BatchWriter::new(writer, schema).map_err(|error| batch_error(&error))?;
-            *self = Self::Batches(writer);
+            *self = Self::Batches(Box::new(writer));
         }
         match self {
             Self::Batches(writer) => Ok(writer),
@@ -125,7 +124,6 @@ impl State {
 }
 
 fn append_batch(writer: &mut BatchWriter, batch: &RecordBatch) -> PyResult<()> {
-    let signals = || Python::attach(|py| py.check_signals());
     block_on_unless(writer.append_async(batch), signals)?.map_err(|error| batch_error(&error))
 }
 
@@ -141,7 +139,6 @@ fn append_parts(writer: &mut Writer, parts: &[&[u8]]) -> PyResult<()> {
         }
         writer.commit_async(reservation, length).await
     };
-    let signals = || Python::attach(|py| py.check_signals());
     block_on_unless(append, signals)?.map_err(|error| stream_error(&error))
 }
 

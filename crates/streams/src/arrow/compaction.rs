@@ -12,7 +12,7 @@ use arrow_array::{
     cast::AsArray as _,
     types::{BinaryViewType, ByteViewType, StringViewType},
 };
-use arrow_buffer::{OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType};
 
 /// The batch, without bytes that no view shows.
@@ -54,7 +54,7 @@ fn compact_array(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
 }
 
 fn compact_views<T: ByteViewType>(array: &GenericByteViewArray<T>) -> ArrayRef {
-    let held: usize = array.data_buffers().iter().map(|buffer| buffer.len()).sum();
+    let held: usize = array.data_buffers().iter().map(Buffer::len).sum();
     let is_compact = held <= 2 * array.total_buffer_bytes_used();
     Arc::new(if is_compact { array.clone() } else { array.gc() })
 }
