@@ -623,8 +623,8 @@ waiting = store.open('two', when_held='wait', depth=1).bytes()
 held = next(waiting)
 full = store.create('full', full='wait')
 main = threading.main_thread().ident
-threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
 try:
+    threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     {wait}
 except KeyboardInterrupt:
     sys.exit(7)
@@ -711,10 +711,11 @@ def test_signal_handlers_run_during_a_wait(store: Store) -> None:
         reader = store.open("live", follow=True).bytes()
 
         def finish() -> None:
+            wait_for("the signal is handled", lambda: bool(seen))
             writer.append(b"1")
             writer.seal()
 
-        threading.Timer(0.5, finish).start()
+        threading.Thread(target=finish).start()
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         assert [bytes(block) for block in reader] == [b"1"]
     finally:
