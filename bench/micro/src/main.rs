@@ -1,6 +1,7 @@
 //! Micro-benchmarks: parts of the product against raw limits of this machine, Redis and nginx.
 //!
-//! `cargo xtask bench digest|embed|flash|stream|wire` builds this binary and `forebay`, and runs it.
+//! `cargo xtask bench digest|embed|flash|stream|wire` builds this binary and `forebay`, and runs
+//! it.
 //! Both sides of a comparison run in adjacent pairs (`forebay-bench-stats`). Progress goes to
 //! standard error, results to standard output. Exit codes: 0 if no target is missed, 1 if one is,
 //! 2 if a benchmark failed.

@@ -9,8 +9,8 @@ use forebay_flash::buffers::View;
 use crate::of_process::OfProcess;
 
 /// A block of a stream. It is valid until it is dropped, in any thread; its slot then returns to
-/// its reader. The bytes begin at a multiple of 64. A forked child has a copy of the block, and never
-/// returns the slot.
+/// its reader. The bytes begin at a multiple of 64. A forked child has a copy of the block, and
+/// never returns the slot.
 #[derive(Debug, Clone)]
 pub struct Block {
     pub(crate) bytes: OfProcess<View>,

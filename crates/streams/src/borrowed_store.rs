@@ -1,7 +1,8 @@
 //! Borrowed stores: the sealed streams of a store that another process of the same user owns.
 //!
 //! The owner passes the descriptor of the device and the places of blocks. The borrower reads and
-//! verifies by itself, into its own memory and without a thread. Its leases end with its connection.
+//! verifies by itself, into its own memory and without a thread. Its leases end with its
+//! connection.
 
 use std::{
     io,

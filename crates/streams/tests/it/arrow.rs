@@ -137,8 +137,8 @@ fn another_schema_and_streams_of_bytes_are_refused() {
     }
 }
 
-/// Promise 1: a block with other bytes is refused or read as it is, and never a panic. The blocks of
-/// a stream are verified, but a stream of bytes can be opened as Arrow.
+/// Promise 1: a block with other bytes is refused or read as it is, and never a panic. The blocks
+/// of a stream are verified, but a stream of bytes can be opened as Arrow.
 #[test]
 fn changed_blocks_are_refused_or_valid() {
     let directory = tempfile::tempdir().unwrap();

@@ -31,7 +31,8 @@ struct Source {
     /// The name of the stream.
     name: String,
     /// Read ahead this number of blocks.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..))]
     depth: u32,
     /// Remove the stream while it is read.
     #[arg(long)]
