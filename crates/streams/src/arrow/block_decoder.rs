@@ -1,15 +1,20 @@
 //! Decoding blocks: from the bytes of a block to record batches that are views of them.
 //!
 //! The bytes have been verified by checksums, but another program may have written them: a stream
-//! of bytes can be opened as Arrow. Every length is checked against the block.
+//! of bytes can be opened as Arrow. Lengths are checked against the block. `arrow-ipc` panics on
+//! other contradictions in a message, so a panic of its decoder is an error of the block.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{
-    Block as IpcBlock, MessageHeader, MetadataVersion, convert::try_fb_to_schema,
-    reader::FileDecoder, root_as_message,
+    Block as IpcBlock, Message as IpcMessage, MessageHeader, MetadataVersion,
+    convert::try_fb_to_schema, reader::FileDecoder, root_as_message,
 };
 use arrow_schema::{ArrowError, SchemaRef};
 
@@ -76,15 +81,37 @@ impl BlockDecoder {
                 Kind::Dictionary => {
                     // A dictionary lives until the reader is dropped. A copy leaves the slot free.
                     let bytes = Buffer::from_slice_ref(&bytes);
-                    self.decoder.read_dictionary(&message.block, &bytes)?;
+                    let decoder = &mut self.decoder;
+                    contained(|| decoder.read_dictionary(&message.block, &bytes))?;
                 }
                 Kind::Batch => {
-                    batches.extend(self.decoder.read_record_batch(&message.block, &bytes)?);
+                    let decoder = &self.decoder;
+                    let batch = contained(|| decoder.read_record_batch(&message.block, &bytes))?;
+                    batches.extend(batch);
                 }
             }
         }
         Ok(batches)
     }
+}
+
+/// The result of a call to the decoder; an error if it panics. What it was given is not used again
+/// after an error.
+fn contained<T>(decode: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, ArrowError> {
+    let invalid = || ArrowError::IpcError("the message contradicts itself".into());
+    catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| Err(invalid()))
+}
+
+/// Whether all buffers of a message lie in its body, which has this length.
+fn buffers_fit(message: &IpcMessage<'_>, body: usize) -> bool {
+    let dictionary = message.header_as_dictionary_batch().and_then(|batch| batch.data());
+    let batch = message.header_as_record_batch().or(dictionary);
+    let Some(buffers) = batch.and_then(|batch| batch.buffers()) else { return true };
+    buffers.iter().all(|buffer| {
+        let [start, length] = [buffer.offset(), buffer.length()].map(usize::try_from);
+        let end = start.ok().zip(length.ok()).and_then(|(start, length)| start.checked_add(length));
+        end.is_some_and(|end| end <= body)
+    })
 }
 
 /// The messages in a block. `None` if it holds something else.
@@ -104,6 +131,9 @@ fn split_messages(buffer: &Buffer) -> Option<Vec<Message>> {
         let message = root_as_message(rest.get(..size)?).ok()?;
         let body = usize::try_from(message.bodyLength()).ok()?;
         let end = (start + 8 + size).checked_add(body).filter(|end| *end <= buffer.len())?;
+        if !buffers_fit(&message, body) {
+            return None;
+        }
         let kind = match message.header_type() {
             MessageHeader::Schema => {
                 Kind::Schema(Arc::new(try_fb_to_schema(message.header_as_schema()?).ok()?))
