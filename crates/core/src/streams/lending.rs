@@ -1,8 +1,8 @@
 //! Lending: which borrower has leased which streams of a store.
 //!
 //! A borrower is a connection of another process. A lease counts as a reader of its stream, and
-//! ends when the borrower returns it or is gone, whichever comes first. Both numbers are bounded, so
-//! that no process can exhaust the owner.
+//! ends when the borrower returns it or is gone. Both numbers are bounded, so that no process can
+//! exhaust the owner.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 //! - [`runs`] maps the blocks of a stream to the ordinals of its family.
 //! - [`read_ahead`] decides which block a reader requests next, and which it hands out.
 //! - [`record`] is what makes a sealed or destroyed stream known after a restart.
-//! - [`lending`] is the leases of other processes, [`loan`] the messages between them and the owner.
+//! - [`lending`] is the leases of other processes, [`loan`] the messages between both.
 //! - [`collection`] decides after a restart what is kept, what is lost and what is freed.
 //!
 //! Not here: regions, memory and I/O, which are `crates/flash`, and the objects that drive these
