@@ -2,8 +2,8 @@
 
 ``Dataset`` reads the items of a digest through this machine's cache; ``wrap`` caches any other
 map-style dataset. ``DataLoader`` is PyTorch's loader with an order that takes cached items first.
-``forebay.embeddings`` has embedding tables larger than memory. ``import forebay`` does not import
-PyTorch.
+``forebay.embeddings`` has embedding tables larger than memory, ``forebay.stream`` data that is
+spilled and read back. ``import forebay`` does not import PyTorch and starts no thread.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from forebay._native import (
     ForebayError,
     ReadError,
     StateError,
+    StreamError,
     TableError,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "ReadError",
     "Sampler",
     "StateError",
+    "StreamError",
     "TableError",
     "WorkerError",
     "__version__",

@@ -38,6 +38,24 @@ create_exception!(
 );
 create_exception!(
     forebay,
+    StreamError,
+    ForebayError,
+    "A store or a stream cannot be used; the text has the reason and the remedy."
+);
+create_exception!(
+    forebay,
+    StoreFull,
+    StreamError,
+    "A store has no space for a block; the append can be tried again."
+);
+create_exception!(
+    forebay,
+    StreamLost,
+    StreamError,
+    "Blocks of a sealed stream are lost; the text names them. Write the stream again."
+);
+create_exception!(
+    forebay,
     Fenced,
     ForebayError,
     "Another process has taken over this job's name; stop, or give one of them another name."

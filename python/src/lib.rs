@@ -1,9 +1,10 @@
-//! The native module of the Python package: bindings of `core`, `client`, `digest` and
-//! `embeddings`.
+//! The native module of the Python package: bindings of `core`, `client`, `digest`, `embeddings`
+//! and `streams`.
 //!
 //! A binding parses arguments, releases the GIL, calls, and maps errors to named exceptions.
-//! Decisions are in `core`, connections in `client`, processes and loaders in Python. Nothing here
-//! starts a thread or reads an origin, so a job's processes can fork at any time.
+//! Decisions are in `core`, connections in `client`, processes and loaders in Python. Nothing but a
+//! store of [`stream`] starts a thread, and nothing reads an origin, so a job's processes can fork
+//! at any time.
 
 mod by_address;
 mod catalogue;
@@ -14,6 +15,7 @@ mod item_map;
 mod job;
 mod prefetch_window;
 mod reader;
+mod stream;
 mod view;
 
 /// The module `forebay._native`; not part of the public interface.
@@ -27,12 +29,15 @@ mod _native {
         embeddings::Tables,
         errors::{
             AgentGone, ChangedError, DigestError, Fenced, ForebayError, ReadError, StateError,
-            TableError,
+            StoreFull, StreamError, StreamLost, TableError,
         },
         item_map::ItemMap,
         job::Job,
         prefetch_window::PrefetchWindow,
         reader::{Reader, answers},
+        stream::{
+            Batch, StreamBlock, StreamColumn, StreamFamily, StreamReader, StreamStore, StreamWriter,
+        },
         view::View,
     };
 }

@@ -24,6 +24,7 @@ NAMES = [
     "ReadError",
     "Sampler",
     "StateError",
+    "StreamError",
     "TableError",
     "WorkerError",
     "__version__",

@@ -70,6 +70,13 @@ pub fn wire(quick: bool, json: bool) -> Outcome {
     show(&micro::run("wire", quick, &options)?, json)
 }
 
+/// Streams, against bare loops, buffered reads and a mapped file.
+pub fn stream(quick: bool, json: bool) -> Outcome {
+    let mut steps = Steps::default();
+    micro::build(&mut steps)?;
+    show(&micro::run("stream", quick, &["--device".as_ref(), "target".as_ref()])?, json)
+}
+
 /// Building and opening digests, against plain reads and plain hashing.
 pub fn digest(quick: bool, json: bool) -> Outcome {
     let mut steps = Steps::default();

@@ -32,6 +32,12 @@ pub const TRAIN: Environment = Environment {
     folder: "venv-train",
     requirements: || root().join(PACKAGE).join("requirements-test.txt"),
 };
+/// Arrow libraries, with which streams are tested.
+pub const WITNESSES: Environment = Environment {
+    name: "witnesses",
+    folder: "venv-witnesses",
+    requirements: || root().join(PACKAGE).join("requirements-witnesses.txt"),
+};
 /// libcachesim.
 pub const LIBCACHESIM: Environment = Environment {
     name: "libcachesim",
@@ -46,7 +52,7 @@ pub const TOOLS: Environment = Environment {
 };
 
 /// All of them.
-pub const ALL: [Environment; 4] = [INTEROP, TRAIN, LIBCACHESIM, TOOLS];
+pub const ALL: [Environment; 5] = [INTEROP, TRAIN, WITNESSES, LIBCACHESIM, TOOLS];
 
 impl Environment {
     /// Creates the environment unless it is up to date, and returns its Python.

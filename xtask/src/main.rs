@@ -40,7 +40,8 @@ Commands:
           the tests of the Python package, several files at once, with these options of pytest;
           the wheel has to be installed (`test python` does it)
   environment NAME
-          create a virtual environment under target/: interop, train, libcachesim or tools
+          create a virtual environment under target/: interop, train, witnesses, libcachesim or
+          tools
   bench loaders [--quick] [--format json] [--only SCENARIO ...] [--against PEER ...]
           forebay's loader against litData, MosaicML Streaming, WebDataset, s3torchconnector and
           plain PyTorch, in adjacent pairs; docs/results/loaders.md has the names
@@ -50,6 +51,8 @@ Commands:
           the device engine against a bare loop and foyer's, on this disk, in adjacent pairs
   bench embed [--quick] [--format json]
           embedding lookups against PyTorch, a mapped file and RocksDB, in adjacent pairs
+  bench stream [--quick] [--format json]
+          streams against bare loops, buffered reads and a mapped file, in adjacent pairs
   bench wire [--quick] [--format json]
           hits against bare loops, the flash engine alone, Redis and nginx, in adjacent pairs
   reproduce
@@ -87,6 +90,9 @@ fn main() -> ExitCode {
         }
         ["bench", "embed", options @ ..] if are_known(options) => {
             bench::embed(options.contains(&"--quick"), options.contains(&"json"))
+        }
+        ["bench", "stream", options @ ..] if are_known(options) => {
+            bench::stream(options.contains(&"--quick"), options.contains(&"json"))
         }
         ["bench", "wire", options @ ..] if are_known(options) => {
             bench::wire(options.contains(&"--quick"), options.contains(&"json"))

@@ -4,15 +4,15 @@ use std::{path::PathBuf, process::Command};
 
 use crate::{
     Outcome,
-    environments::{LIBCACHESIM, TOOLS, TRAIN},
+    environments::{Environment, LIBCACHESIM, TOOLS, TRAIN},
     paths::{binary, interop, target},
     steps::{Steps, cargo},
 };
 
-/// Installs the wheel, as users get it, into the environment with PyTorch. The binary has to be
-/// built with the same profile already.
-pub fn install_wheel(profile: &str) -> Command {
-    let mut wheel = Command::new(TRAIN.python());
+/// Installs the wheel, as users get it, into an environment. The binary has to be built with the
+/// same profile already.
+pub fn install_wheel(environment: Environment, profile: &str) -> Command {
+    let mut wheel = Command::new(environment.python());
     wheel.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", "."]);
     built_with(profile, wheel)
 }
@@ -30,7 +30,7 @@ fn built_with(profile: &str, mut pip: Command) -> Command {
 /// The Python of the environment with PyTorch and our wheel, built with `dist`.
 pub fn with_dist_wheel(steps: &mut Steps) -> Result<PathBuf, String> {
     let python = TRAIN.ensure()?;
-    steps.run("wheel", &mut install_wheel("dist"))?;
+    steps.run("wheel", &mut install_wheel(TRAIN, "dist"))?;
     Ok(python)
 }
 

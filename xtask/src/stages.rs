@@ -69,6 +69,8 @@ impl Stage {
 const BUILD: &str = "build";
 const WHEEL: &str = "wheel";
 const TRAIN: &str = "PyTorch environment";
+const WITNESSES: &str = "Arrow environment";
+const WITNESSES_WHEEL: &str = "wheel for Arrow";
 const OUTSIDE: &str = "interop environment";
 /// Run time of each fuzz target in the slow stage.
 const FUZZ_SECONDS: &str = "20";
@@ -80,6 +82,7 @@ pub fn steps(stages: &[Stage]) -> Result<Vec<Step>, String> {
     // First what waits for the network, then what compiles, then what measures time.
     if has(Stage::Python) {
         steps.push(environment(TRAIN, environments::TRAIN)?);
+        steps.push(environment(WITNESSES, environments::WITNESSES)?);
     }
     if has(Stage::Interop) {
         steps.push(environment(OUTSIDE, environments::INTEROP)?);
@@ -99,8 +102,11 @@ pub fn steps(stages: &[Stage]) -> Result<Vec<Step>, String> {
         steps.extend(interop_steps()?);
     }
     if has(Stage::Python) {
-        let wheel = python::install_wheel("release");
+        let wheel = python::install_wheel(environments::TRAIN, "release");
         steps.push(step(WHEEL, &[TRAIN, BUILD], Load::Heavy, wheel));
+        // After the first, so that it compiles nothing.
+        let wheel = python::install_wheel(environments::WITNESSES, "release");
+        steps.push(step(WITNESSES_WHEEL, &[WITNESSES, WHEEL], Load::Heavy, wheel));
     }
     if has(Stage::Docs) {
         let mut docs = cargo(&["doc", "--release", "--workspace", "--no-deps", "--quiet"]);
@@ -213,7 +219,10 @@ fn package_steps() -> Result<Vec<Step>, String> {
         command
     };
     let tests = isolated(xtask(&["pytest"])?)?;
+    let mut witnesses = Command::new(environments::WITNESSES.python());
+    witnesses.args(["-m", "pytest", "-q", "-ra", "python/witnesses"]);
     Ok(vec![
+        step("pytest, witnesses", &[WITNESSES_WHEEL], Load::Light, isolated(witnesses)?),
         step("ruff, package", &[TRAIN], Load::Light, over(&["ruff", "check"])),
         step("ruff format, package", &[TRAIN], Load::Light, over(&["ruff", "format", "--check"])),
         step("mypy, package", &[TRAIN], Load::Light, over(&["mypy"])),

@@ -1,6 +1,7 @@
 //! Micro-benchmarks: parts of the product against raw limits of this machine, Redis and nginx.
 //!
-//! `cargo xtask bench digest|embed|flash|wire` builds this binary and `forebay`, and runs it.
+//! `cargo xtask bench digest|embed|flash|stream|wire` builds this binary and `forebay`, and runs
+//! it.
 //! Both sides of a comparison run in adjacent pairs (`forebay-bench-stats`). Progress goes to
 //! standard error, results to standard output. Exit codes: 0 if no target is missed, 1 if one is,
 //! 2 if a benchmark failed.
@@ -11,6 +12,7 @@ mod digest;
 mod embed;
 mod flash;
 mod product;
+mod stream;
 mod wire;
 
 use std::process::ExitCode;
@@ -37,6 +39,10 @@ enum Command {
     Embed(embed::Args),
     #[command(hide = true)]
     EmbedSide(embed::side::Args),
+    /// Measure streams, against bare loops, buffered reads and a mapped file.
+    ///
+    /// Exit code 1 if a target is missed.
+    Stream(stream::Args),
     /// Measure hits over TCP, Unix sockets and shared memory, against bare loops and the engine.
     ///
     /// Exit code 1 if a target is missed.
@@ -49,6 +55,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay-bench digest --quick
   forebay-bench flash --device /mnt/nvme --only 'read 128 KiB'
+  forebay-bench stream --device /mnt/nvme --size 8GiB
   forebay-bench wire --redis /usr/bin/redis-server --nginx /usr/sbin/nginx --format json";
 
 /// Options of every benchmark.
@@ -101,6 +108,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Digest(args) => (digest::run(&args)?, args.common.format),
         Command::Flash(args) => (runtime.block_on(flash::run(&args))?, args.common.format),
         Command::Embed(args) => (embed::run(&args)?, args.common.format),
+        Command::Stream(args) => (stream::run(&args)?, args.common.format),
         Command::Wire(args) => (runtime.block_on(wire::run(&args))?, args.common.format),
         Command::WireBare(args) => return wire::serve_bare(&args).map(|()| true),
         Command::EmbedSide(args) => return embed::side::run(&args).map(|()| true),

@@ -36,6 +36,7 @@ Examples:
   forebay explain train.digest                        show which chunks are kept, and why
   forebay sim compare one-job                         simulate training jobs and their cache
   forebay embed sim synthetic-criteo                  compare policies for embedding rows
+  forebay stream put /nvme/spill tokens tokens.bin    write a file to a store of streams
   forebay dev origin --root ./data                    serve a directory over S3, for tests";
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +68,9 @@ enum Command {
     /// Compare policies for embedding rows on traces, and inspect files of tables.
     #[command(subcommand)]
     Embed(commands::embed::Command),
+    /// Write, read, list and remove the streams of a store.
+    #[command(subcommand)]
+    Stream(commands::stream::Command),
     /// Run an S3 server for tests, and generate reference pages.
     #[command(subcommand)]
     Dev(commands::dev::Command),
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
             Command::Namespace(command) => commands::namespace::run(command),
             Command::Sim(command) => commands::sim::run(command),
             Command::Embed(command) => commands::embed::run(command),
+            Command::Stream(command) => commands::stream::run(command),
             Command::Dev(command) => commands::dev::run(command).await,
         }
     });

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
-use crate::format::{RegionId, UNIT};
+use crate::format::{Geometry, RegionId, UNIT};
 
 /// Name of an entry on a device: a hash, or the hash of a group's name followed by an ordinal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +38,22 @@ impl Location {
             "the entry lies inside a region, after its header"
         );
         Self(u64::from(region) << (2 * FIELD_BITS) | offset << FIELD_BITS | size)
+    }
+
+    /// The location as a number, for another process.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// A location that another process has sent. `None` unless it lies inside a region of this
+    /// device, after its header.
+    pub fn from_bits(bits: u64, geometry: &Geometry) -> Option<Self> {
+        let location = Self(bits);
+        let is_inside = location.region().0 < geometry.regions
+            && location.offset() > 0
+            && location.size() > 0
+            && location.offset() + location.size() <= geometry.region_size;
+        is_inside.then_some(location)
     }
 
     /// The region.

@@ -6,12 +6,14 @@
 //!   requests, completions and the time, so they also run on the simulated disk of [`io::sim`].
 //! - [`format`](mod@format) is the bytes on the device (`docs/reference/flash-format.md`).
 //! - [`index`] maps keys to locations, [`buffers`] is all memory for I/O.
-//! - [`reservation`] is entries that callers fill in place.
+//! - [`reservation`] is entries that callers fill in place; [`extent`] is where entries lie, for
+//!   processes that read the device by themselves ([`io::ReadRing`]).
 
 pub mod buffers;
 pub mod device_open;
 pub mod device_thread;
 mod engine;
+pub mod extent;
 pub mod format;
 pub mod index;
 pub mod io;

@@ -6,11 +6,14 @@ use bytes::Bytes;
 use forebay_core::streams::BlockNumber;
 use forebay_flash::buffers::View;
 
+use crate::of_process::OfProcess;
+
 /// A block of a stream. It is valid until it is dropped, in any thread; its slot then returns to
-/// its reader. The bytes begin at a multiple of 64.
+/// its reader. The bytes begin at a multiple of 64. A forked child has a copy of the block, and
+/// never returns the slot.
 #[derive(Debug, Clone)]
 pub struct Block {
-    pub(crate) bytes: View,
+    pub(crate) bytes: OfProcess<View>,
     pub(crate) number: BlockNumber,
     pub(crate) outside: bool,
 }
@@ -28,7 +31,7 @@ impl Block {
 
     /// The block as [`Bytes`], without a copy.
     pub fn into_bytes(self) -> Bytes {
-        Bytes::from_owner(self.bytes)
+        Bytes::from_owner(self)
     }
 }
 

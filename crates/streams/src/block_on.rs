@@ -1,12 +1,16 @@
 //! Blocking on a future without a runtime: the calling thread polls it, and sleeps in between.
 
 use std::{
+    convert::Infallible,
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
     time::{Duration, Instant},
 };
+
+/// Interval at which a wait that can be interrupted looks whether it is.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Wakes a thread.
 struct Unpark(Thread);
@@ -19,27 +23,60 @@ impl Wake for Unpark {
 
 /// Runs a future on this thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    run(future, None).expect("without a deadline it ends with the future")
+    let park = || {
+        std::thread::park();
+        Ok::<(), Infallible>(())
+    };
+    match run(future, park) {
+        Ok(output) => output,
+    }
 }
 
 /// Runs a future on this thread for at most `timeout`. `None` if it has not ended then.
 pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
     // A time too far away to be represented is no deadline.
-    run(future, Instant::now().checked_add(timeout))
+    let deadline = Instant::now().checked_add(timeout);
+    let park = || {
+        match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+            None => std::thread::park(),
+            Some(Duration::ZERO) => return Err(()),
+            Some(left) => std::thread::park_timeout(left),
+        }
+        Ok(())
+    };
+    run(future, park).ok()
 }
 
-fn run<T>(future: impl Future<Output = T>, deadline: Option<Instant>) -> Option<T> {
+/// Runs a future on this thread until `interrupt` returns an error, which is asked 20 times per
+/// second while the future waits.
+pub fn block_on_unless<T, E>(
+    future: impl Future<Output = T>,
+    mut interrupt: impl FnMut() -> Result<(), E>,
+) -> Result<T, E> {
+    let mut asked = Instant::now();
+    let park = || {
+        std::thread::park_timeout(INTERRUPT_INTERVAL);
+        if asked.elapsed() < INTERRUPT_INTERVAL {
+            return Ok(());
+        }
+        asked = Instant::now();
+        interrupt()
+    };
+    run(future, park)
+}
+
+/// Polls the future, and calls `park` in between. Ends early if that returns an error.
+fn run<T, E>(
+    future: impl Future<Output = T>,
+    mut park: impl FnMut() -> Result<(), E>,
+) -> Result<T, E> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Some(output);
+            return Ok(output);
         }
-        match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-            None => std::thread::park(),
-            Some(Duration::ZERO) => return None,
-            Some(left) => std::thread::park_timeout(left),
-        }
+        park()?;
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use forebay_core::{
     ByteSize,
-    streams::{BlockNumber, StreamNameError, catalogue::CatalogueError},
+    streams::{BlockNumber, StreamNameError, catalogue::CatalogueError, lending::LendingError},
 };
-use forebay_flash::{FlashError, RequestError};
+use forebay_flash::{DeviceError, FlashError, RequestError, io::DeviceFileError};
 
 /// Why a store did not open.
 #[derive(Debug, thiserror::Error)]
@@ -14,12 +14,34 @@ use forebay_flash::{FlashError, RequestError};
 pub enum StoreError {
     #[error("cannot create the store's directory {}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
+    #[error("there is no store in {}: name a capacity to create one", .0.display())]
+    NotFound(PathBuf),
     #[error("memory {memory} is too small for blocks of {block}: use at least {min}")]
     Memory { memory: ByteSize, block: ByteSize, min: ByteSize },
     #[error(transparent)]
     Flash(#[from] FlashError),
     #[error("cannot list the streams of the store: {0}")]
     Recovery(RequestError),
+    #[error("cannot lend the streams of the store in {}", path.display())]
+    Lender { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the process that owns the store in {} does not answer: continue or end it, and open the \
+         store again",
+        path.display()
+    )]
+    Borrow { path: PathBuf, source: std::io::Error },
+    #[error("the store in {} is open in a process of another user: run as that user", .0.display())]
+    OtherUser(PathBuf),
+    #[error("{0}")]
+    NotLent(String),
+}
+
+impl StoreError {
+    /// Whether another process has the device open.
+    pub(crate) fn is_locked(&self) -> bool {
+        let Self::Flash(FlashError::Device(DeviceError::Open(error))) = self else { return false };
+        matches!(error, DeviceFileError::Locked { .. })
+    }
 }
 
 /// Why a call on a stream failed.
@@ -60,4 +82,20 @@ pub enum StreamError {
          again"
     )]
     Shorter { stream: String, bytes: u64, expected: u64 },
+    #[error(
+        "the store was opened by process {owner}, and this is its child {process}: open it again \
+         in the child"
+    )]
+    Forked { owner: u32, process: u32 },
+    #[error("the process that owned the store in {0} has ended or does not answer: open it again")]
+    OwnerGone(String),
+    #[error(
+        "stream {0:?} is in a store of another process: `follow` and `consume` are for that \
+         process alone"
+    )]
+    OwnerOnly(String),
+    #[error(transparent)]
+    Lending(#[from] LendingError),
+    #[error("{0}")]
+    Refused(String),
 }

@@ -10,6 +10,7 @@ use forebay_core::streams::{FamilyId, Lifetime};
 use crate::{
     block_on::block_on,
     error::StreamError,
+    of_process::OfProcess,
     shared::Shared,
     writer::{FullPolicy, Writer},
 };
@@ -18,7 +19,7 @@ use crate::{
 /// its store is closed.
 #[derive(Clone)]
 pub struct Family {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: OfProcess<Arc<Shared>>,
     pub(crate) id: FamilyId,
     pub(crate) lifetime: Lifetime,
 }
@@ -26,6 +27,7 @@ pub struct Family {
 impl Family {
     /// Creates a stream in this family.
     pub fn create(&self, name: &str, full: FullPolicy) -> Result<Writer, StreamError> {
+        self.shared.check_process()?;
         Writer::create(&self.shared, name, self.id, full)
     }
 
@@ -41,6 +43,7 @@ impl Family {
 
     /// [`Family::destroy`] as a future.
     pub async fn destroy_async(self) -> Result<(), StreamError> {
+        self.shared.check_process()?;
         self.shared.destroy_family(self.id).await
     }
 }

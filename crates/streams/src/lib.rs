@@ -6,6 +6,7 @@
 //! - [`Reader`] hands blocks out in order, read ahead into its own slots. A [`Block`] is a view of
 //!   a slot.
 //! - [`arrow`] writes and reads record batches; reading them copies nothing.
+//! - [`BorrowedStore`] reads the sealed streams of a store that another process owns.
 //! - [`Family`] is streams of one lifetime, which share regions and end in one step.
 //!
 //! Every call that waits has two forms: `append` blocks the thread and needs no runtime,
@@ -15,8 +16,14 @@
 pub mod arrow;
 mod block;
 mod block_on;
+mod borrowed_reader;
+mod borrowed_store;
 mod error;
 mod family;
+mod lender;
+mod loan_socket;
+mod of_process;
+mod owned_reader;
 mod reader;
 mod recovery;
 mod removal;
@@ -26,9 +33,10 @@ mod write_memory;
 mod writer;
 
 pub use block::Block;
-pub use block_on::block_on;
+pub use block_on::{block_on, block_on_unless};
+pub use borrowed_store::BorrowedStore;
 pub use error::{StoreError, StreamError};
 pub use family::Family;
 pub use reader::{OpenOptions, Reader, WhenHeld};
-pub use store::{Store, StoreConfig, StoreFacts};
+pub use store::{OpenedStore, Store, StoreConfig, StoreFacts};
 pub use writer::{CreateOptions, FullPolicy, Writer};

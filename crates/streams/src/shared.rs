@@ -14,7 +14,8 @@ use std::{
 use forebay_core::{
     ByteSize,
     streams::{
-        BlockNumber, FamilyId, Lifetime, StreamId, StreamName, catalogue::StreamCatalogue,
+        BlockNumber, FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
+        catalogue::{OpenMode, StreamCatalogue},
         record::family_group_name,
     },
 };
@@ -28,7 +29,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{error::StreamError, reader::ReaderShared, write_memory::WriteMemory};
+use crate::{error::StreamError, owned_reader::ReaderShared, write_memory::WriteMemory};
 
 /// What all handles of a store share.
 pub(crate) struct Shared {
@@ -45,6 +46,15 @@ pub(crate) struct Shared {
     /// Milliseconds since 1970.
     pub(crate) clock: Clock,
     pub(crate) counts: Counts,
+    /// The process that opened the store.
+    process: u32,
+}
+
+/// A stream that has been opened for reading.
+pub(crate) struct OpenedStream {
+    pub(crate) id: StreamId,
+    pub(crate) group: GroupId,
+    pub(crate) number: StreamNumber,
 }
 
 /// Returns the milliseconds since 1970.
@@ -78,7 +88,15 @@ impl Shared {
             block_length,
             clock,
             counts: Counts::default(),
+            process: std::process::id(),
         })
+    }
+
+    /// Fails in a child that was forked after the store was opened: the threads of the store, and
+    /// what holds its locks, are in the parent.
+    pub(crate) fn check_process(&self) -> Result<(), StreamError> {
+        let (owner, process) = (self.process, std::process::id());
+        if owner == process { Ok(()) } else { Err(StreamError::Forked { owner, process }) }
     }
 
     /// Sends a request to the engine and waits for the answer.
@@ -142,6 +160,36 @@ impl Shared {
     pub(crate) fn is_there(&self, group: Option<GroupId>, ordinal: u64) -> bool {
         let index = self.engine.index().read();
         group.is_some_and(|group| index.find_ordinal(group, ordinal).is_some())
+    }
+
+    /// Opens a stream for a reader, or for a borrower. [`Shared::close`] ends that.
+    pub(crate) fn open_stream(
+        &self,
+        name: &StreamName,
+        mode: OpenMode,
+    ) -> Result<OpenedStream, StreamError> {
+        let groups = self.groups.lock().clone();
+        let (id, family, number) = {
+            let mut catalogue = self.catalogue.lock();
+            let id = catalogue.open(name, mode, |family, ordinal| {
+                self.is_there(groups.get(&family).copied(), ordinal)
+            })?;
+            let (family, number) = catalogue.place(id).expect("just opened");
+            (id, family, number)
+        };
+        let Some(group) = self.group(family) else {
+            self.catalogue.lock().close(id);
+            return Err(StreamError::Destroyed(name.to_string()));
+        };
+        Ok(OpenedStream { id, group, number })
+    }
+
+    /// A reader or a borrower has closed a stream.
+    pub(crate) fn close(self: &Arc<Self>, id: StreamId) {
+        let is_last = self.catalogue.lock().close(id);
+        if is_last {
+            self.on_last_reader_closed(id);
+        }
     }
 
     /// Registers a reader of a stream that may still be written.

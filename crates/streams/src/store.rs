@@ -22,9 +22,13 @@ use forebay_flash::{
 
 use crate::{
     block_on::{block_on, block_on_for},
+    borrowed_store::BorrowedStore,
     error::{StoreError, StreamError},
     family::Family,
-    reader::{OpenOptions, Reader, slot_length},
+    lender::Lender,
+    of_process::OfProcess,
+    owned_reader::{OwnedReader, slot_length},
+    reader::{OpenOptions, Reader},
     recovery::recover,
     shared::{Clock, Shared},
     writer::{CreateOptions, Writer},
@@ -64,6 +68,15 @@ impl StoreConfig {
         Self { directory, capacity, memory, backend: Backend::Auto }
     }
 
+    /// The store that is in this directory, with its capacity and 64 MiB of memory.
+    pub fn existing(directory: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let directory = directory.into();
+        match forebay_flash::size_of(&directory.join(DEVICE)) {
+            Some(capacity) => Ok(Self::new(directory, capacity)),
+            None => Err(StoreError::NotFound(directory)),
+        }
+    }
+
     /// Opens the store, or creates it. Sealed streams that outlive their process are found; what
     /// else a previous owner left is freed.
     pub fn open(&self) -> Result<Store, StoreError> {
@@ -93,7 +106,25 @@ impl StoreConfig {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
         };
-        block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)
+        let store = block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)?;
+        let lender = Lender::start(&store.shared, &self.directory, &device.path);
+        let path = self.directory.clone();
+        let lender = lender.map_err(|source| StoreError::Lender { path, source })?;
+        Ok(Store { _lender: Some(OfProcess::new(Arc::new(lender))), ..store })
+    }
+
+    /// Opens the store, or borrows it from the process that has it open.
+    pub fn open_or_borrow(&self) -> Result<OpenedStore, StoreError> {
+        let borrow = || BorrowedStore::connect(&self.directory, self.memory);
+        if let Some(store) = borrow()? {
+            return Ok(OpenedStore::Borrowed(store));
+        }
+        match self.open() {
+            Ok(store) => Ok(OpenedStore::Owned(store)),
+            // Another process was faster.
+            Err(error) if error.is_locked() => borrow()?.map(OpenedStore::Borrowed).ok_or(error),
+            Err(error) => Err(error),
+        }
     }
 
     /// A quarter for writing, the rest for reading.
@@ -117,7 +148,18 @@ struct SplitMemory {
 /// A store of streams.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    shared: OfProcess<Arc<Shared>>,
+    /// Ends with the last handle of the store. Readers and writers may live longer.
+    _lender: Option<OfProcess<Arc<Lender>>>,
+}
+
+/// A store that this process owns, or one of another process.
+#[derive(Clone)]
+pub enum OpenedStore {
+    /// This process owns it.
+    Owned(Store),
+    /// Another process owns it.
+    Borrowed(BorrowedStore),
 }
 
 /// What a store holds and has done since it was opened.
@@ -165,11 +207,13 @@ impl Store {
         assert!(memory <= engine.pools().in_place.size(), "a block fits into memory");
         let clock: Clock = Box::new(clock);
         let (catalogue, groups) = (recovered.catalogue, recovered.groups);
-        Ok(Self { shared: Shared::new(engine, catalogue, groups, block_length, clock) })
+        let shared = Shared::new(engine, catalogue, groups, block_length, clock);
+        Ok(Self { shared: OfProcess::new(shared), _lender: None })
     }
 
     /// Creates a stream in a family of its own.
     pub fn create(&self, name: &str, options: CreateOptions) -> Result<Writer, StreamError> {
+        self.check_process()?;
         let family = StreamName::new(name)?;
         self.collect_expired();
         let family = self.shared.add_family(family, options.lifetime, true)?;
@@ -182,17 +226,25 @@ impl Store {
 
     /// Creates a family: streams of one lifetime that share regions.
     pub fn family(&self, name: &str, lifetime: Lifetime) -> Result<Family, StreamError> {
+        self.check_process()?;
         let id = self.shared.add_family(StreamName::new(name)?, lifetime, false)?;
-        Ok(Family { shared: Arc::clone(&self.shared), id, lifetime })
+        Ok(Family { shared: self.shared.clone(), id, lifetime })
     }
 
     /// Opens a stream for reading. Fails if the stream is not complete.
     pub fn open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
-        Reader::open(&self.shared, name, options)
+        self.check_process()?;
+        OwnedReader::open(&self.shared, name, options).map(Reader::from)
+    }
+
+    /// Fails in a forked child, in which no other call of this store may be used.
+    pub fn check_process(&self) -> Result<(), StreamError> {
+        self.shared.check_process()
     }
 
     /// Destroys a stream. Waits up to `timeout` for its readers, which then get an error.
     pub fn destroy(&self, name: &str, timeout: Duration) -> Result<(), StreamError> {
+        self.check_process()?;
         let name = StreamName::new(name)?;
         let id = self.shared.begin_destroy(&name)?;
         block_on_for(self.shared.readers_closed(id), timeout);
@@ -201,6 +253,7 @@ impl Store {
 
     /// Destroys a stream when its last reader has closed it. Its name is free at once.
     pub async fn destroy_async(&self, name: &str) -> Result<(), StreamError> {
+        self.check_process()?;
         let name = StreamName::new(name)?;
         let id = self.shared.begin_destroy(&name)?;
         self.shared.readers_closed(id).await;

@@ -17,7 +17,7 @@ use forebay_flash::{
     shard::{EntryName, ShardAnswer, ShardRequest},
 };
 
-use crate::{block_on::block_on, error::StreamError, shared::Shared};
+use crate::{block_on::block_on, error::StreamError, of_process::OfProcess, shared::Shared};
 
 /// What a writer does when the store is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +46,7 @@ impl Default for CreateOptions {
 
 /// The writer of a stream. A stream whose writer is dropped before the seal is gone.
 pub struct Writer {
-    shared: Arc<Shared>,
+    shared: OfProcess<Arc<Shared>>,
     id: StreamId,
     name: StreamName,
     family: FamilyId,
@@ -71,7 +71,7 @@ impl Writer {
             let id = catalogue.create(name.clone(), family)?;
             (id, catalogue.place(id).expect("just created").1)
         };
-        let shared = Arc::clone(shared);
+        let shared = OfProcess::new(Arc::clone(shared));
         Ok(Self { shared, id, name, family, group, number, full, is_sealed: false })
     }
 
@@ -129,20 +129,21 @@ impl Writer {
         reservation: Reservation,
         length: usize,
     ) -> Result<(), StreamError> {
+        self.shared.check_process()?;
         let mut entry = reservation.finish(length);
         let gone = || StreamError::Destroyed(self.name.to_string());
         let ordinal = self.shared.catalogue.lock().next_ordinal(self.family).ok_or_else(gone)?;
+        let mut uncounted =
+            Uncounted { shared: &self.shared, group: self.group, ordinal, is_counted: false };
         while let Some(rejected) = self.try_commit(ordinal, entry).await? {
             entry = rejected;
             self.shared.request(ShardRequest::AwaitSpace).await.map_err(|e| self.failed(e))?;
         }
         let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length as u64);
-        if !matches!(added, Ok(true)) {
-            self.shared.release(self.group, ordinal);
-        }
         if !added? {
             return Err(StreamError::Destroyed(self.name.to_string()));
         }
+        uncounted.is_counted = true;
         self.shared.notify_followers(self.id, false);
         Ok(())
     }
@@ -180,6 +181,7 @@ impl Writer {
 
     /// [`Writer::seal`] as a future.
     pub async fn seal_async(mut self) -> Result<StreamInfo, StreamError> {
+        self.shared.check_process()?;
         let now_ms = (self.shared.clock)();
         let sealed = {
             let mut catalogue = self.shared.catalogue.lock();
@@ -217,6 +219,7 @@ impl Writer {
     }
 
     fn check_length(&self, length: usize) -> Result<(), StreamError> {
+        self.shared.check_process()?;
         let (length, max) = (length as u64, self.shared.block_length);
         if length > max { Err(StreamError::TooLong { length, max }) } else { Ok(()) }
     }
@@ -226,8 +229,28 @@ impl Writer {
     }
 }
 
+/// An entry that its stream does not have: released unless it is counted, also if the future that
+/// commits it is dropped.
+struct Uncounted<'a> {
+    shared: &'a Shared,
+    group: GroupId,
+    ordinal: u64,
+    is_counted: bool,
+}
+
+impl Drop for Uncounted<'_> {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            self.shared.release(self.group, self.ordinal);
+        }
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
+        if !self.shared.is_here() {
+            return;
+        }
         if !self.is_sealed && self.shared.catalogue.lock().destroy_id(self.id) {
             self.shared.notify_followers(self.id, true);
         }

@@ -12,5 +12,6 @@ pub(crate) mod namespace;
 pub(crate) mod serve;
 pub(crate) mod sim;
 pub(crate) mod status;
+pub(crate) mod stream;
 pub(crate) mod top;
 pub(crate) mod warm;

@@ -23,6 +23,7 @@ mod node_operation;
 mod replication;
 mod sim;
 mod sim_tier;
+mod stream;
 mod tenants;
 mod warm_and_doctor;
 mod wrong_bytes;

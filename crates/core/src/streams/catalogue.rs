@@ -95,6 +95,13 @@ pub enum CatalogueError {
     TooManyRuns(String),
 }
 
+impl CatalogueError {
+    /// Whether blocks of the stream are lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+}
+
 /// What a reader may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {

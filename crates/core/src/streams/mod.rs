@@ -4,6 +4,7 @@
 //! - [`runs`] maps the blocks of a stream to the ordinals of its family.
 //! - [`read_ahead`] decides which block a reader requests next, and which it hands out.
 //! - [`record`] is what makes a sealed or destroyed stream known after a restart.
+//! - [`lending`] is the leases of other processes, [`loan`] the messages between both.
 //! - [`collection`] decides after a restart what is kept, what is lost and what is freed.
 //!
 //! Not here: regions, memory and I/O, which are `crates/flash`, and the objects that drive these
@@ -11,6 +12,8 @@
 
 pub mod catalogue;
 pub mod collection;
+pub mod lending;
+pub mod loan;
 pub mod read_ahead;
 pub mod record;
 pub mod runs;

@@ -3,6 +3,7 @@
 //! a device may use it.
 
 mod file;
+mod read_ring;
 pub mod sim;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,10 @@ use crate::{
     format::BLOCK_SIZE,
 };
 
-pub use self::file::{DeviceFile, DeviceFileError};
+pub use self::{
+    file::{DeviceFile, DeviceFileError},
+    read_ring::ReadRing,
+};
 
 /// Number of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::{
     EntryName, GroupState, OpenRegion, RegionState, RequestError, RequestResult, Shard,
     ShardAnswer, ShardGroup,
-    region::{StagedWrite, WriteState},
+    region::{BarrierEnd, StagedWrite, WriteState},
 };
 use crate::{
     format::{
@@ -34,7 +34,7 @@ pub enum QueuedRequest<T> {
     /// Seals a group.
     Seal(T, GroupId),
     /// Makes a group's entries durable.
-    Sync(T, GroupId),
+    Sync(T, GroupId, BarrierEnd),
     /// Seals all regions that are being filled.
     Flush(T),
 }
@@ -156,7 +156,7 @@ impl<T> Shard<T> {
                 (
                     Progress::Rejected(error),
                     QueuedRequest::Seal(token, _)
-                    | QueuedRequest::Sync(token, _)
+                    | QueuedRequest::Sync(token, ..)
                     | QueuedRequest::Flush(token),
                 ) => {
                     self.answers.push((token, Err(error)));
@@ -166,7 +166,9 @@ impl<T> Shard<T> {
                     group.seal_waiters.push(token);
                     self.answer_seals(id, None);
                 }
-                (Progress::Done, QueuedRequest::Sync(token, id)) => self.begin_barrier(token, id),
+                (Progress::Done, QueuedRequest::Sync(token, id, end)) => {
+                    self.begin_barrier(token, id, end);
+                }
                 (Progress::Done, QueuedRequest::Flush(token)) => {
                     let open: Vec<_> =
                         self.groups.values().filter_map(|group| group.open).collect();

@@ -51,6 +51,7 @@ use self::{
     group_listing::{FooterReader, Listing},
     health::{Direction, Health},
     read::{ActiveRead, PendingRead},
+    region::BarrierEnd,
     scrub::Scrub,
     sync::{Barrier, SyncQueue},
 };
@@ -287,7 +288,17 @@ impl<T> Shard<T> {
             }
             // After the appends before it.
             ShardRequest::Seal { group } => self.queue.push_back(QueuedRequest::Seal(token, group)),
-            ShardRequest::Sync { group } => self.queue.push_back(QueuedRequest::Sync(token, group)),
+            ShardRequest::Sync { group } => {
+                self.queue.push_back(QueuedRequest::Sync(token, group, BarrierEnd::Durable));
+            }
+            ShardRequest::Write { group } => {
+                self.queue.push_back(QueuedRequest::Sync(token, group, BarrierEnd::Written));
+            }
+            ShardRequest::Locate { group, ordinals } => {
+                let extents = ordinals.into_iter().map(|ordinal| self.extent(group, ordinal));
+                let extents = extents.collect();
+                self.answers.push((token, Ok(ShardAnswer::Extents(extents))));
+            }
             ShardRequest::Flush => self.queue.push_back(QueuedRequest::Flush(token)),
             ShardRequest::Mark { group } => {
                 let outcome = self.mark_group(group);

@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     buffers::Buffer,
+    extent::Extent,
     format::{BLOCK_SIZE, EntryShape, Generation, round_down, round_up},
-    index::{EntryKey, Location},
+    index::{EntryKey, GroupId, Location},
     io::{IoCommand, IoFault},
 };
 
@@ -274,6 +275,14 @@ impl<T> Shard<T> {
     }
 
     /// An entry's key on the device.
+    /// Where an entry of a dense group lies.
+    pub(super) fn extent(&self, group: GroupId, ordinal: u64) -> Option<Extent> {
+        let name = EntryName::Ordinal(group, ordinal);
+        let location = self.locate(&name)?;
+        let (key, generation) = (self.key_of(&name), self.generation_at(location));
+        Some(Extent { key, location, generation })
+    }
+
     fn key_of(&self, name: &EntryName) -> EntryKey {
         match name {
             EntryName::Key(key) => *key,

@@ -106,6 +106,17 @@ pub struct PendingBarrier {
     pub id: u32,
     /// End of the bytes that it covers.
     pub end: u64,
+    /// What it waits for.
+    pub until: BarrierEnd,
+}
+
+/// What a sync request waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BarrierEnd {
+    /// The bytes are on the device.
+    Written,
+    /// They survive a loss of power.
+    Durable,
 }
 
 /// Bytes of a region on their way to the device.

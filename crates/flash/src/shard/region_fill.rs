@@ -3,7 +3,7 @@
 
 use super::{
     Candidate, OpenRegion, Purpose, Region, RegionState, RequestError, Shard, ShardGroup,
-    region::{HeaderOwner, StagedWrite, WriteState},
+    region::{BarrierEnd, HeaderOwner, StagedWrite, WriteState},
     sync::SyncTarget,
 };
 use crate::{
@@ -168,7 +168,10 @@ impl<T> Shard<T> {
             }
         }
         for barrier in reached {
-            self.request_sync(SyncTarget::Barrier(barrier.id), id);
+            match barrier.until {
+                BarrierEnd::Written => self.on_barrier_part(barrier.id, true),
+                BarrierEnd::Durable => self.request_sync(SyncTarget::Barrier(barrier.id), id),
+            }
         }
     }
 

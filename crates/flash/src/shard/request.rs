@@ -8,6 +8,7 @@ use forebay_core::{ByteSize, units::ByteRate};
 use super::{GroupInfo, UnverifiedRead, group::GuardKind};
 use crate::{
     buffers::Buffer,
+    extent::Extent,
     format::{Descriptor, Generation},
     index::{EntryKey, GroupId, Location, ORDINALS_MAX},
     reservation::FilledEntry,
@@ -54,6 +55,19 @@ pub enum ShardRequest {
     Sync {
         /// The group.
         group: GroupId,
+    },
+    /// Writes all entries of a group that were appended before to the device, so that another
+    /// process can read them there. Does not make them durable.
+    Write {
+        /// The group.
+        group: GroupId,
+    },
+    /// Finds where entries of a dense group lie on the device. Answered at once.
+    Locate {
+        /// The group.
+        group: GroupId,
+        /// The ordinals.
+        ordinals: Vec<u64>,
     },
     /// Waits until a region is free.
     AwaitSpace,
@@ -165,6 +179,8 @@ pub enum ShardAnswer {
     Groups(Vec<GroupInfo>),
     /// The entries.
     Entries(Vec<Descriptor>),
+    /// The places of entries, in the order of the request; `None` for those that are not there.
+    Extents(Vec<Option<Extent>>),
     /// Bytes of memory.
     Memory(u64),
 }

@@ -1,7 +1,10 @@
 //! Syncs: one at a time, shared by all regions that wait for one. A sync makes durable what was
 //! written before it began.
 
-use super::{Purpose, RequestError, Shard, ShardAnswer, region::PendingBarrier};
+use super::{
+    Purpose, RequestError, Shard, ShardAnswer,
+    region::{BarrierEnd, PendingBarrier},
+};
 use crate::{
     format::{Generation, RegionId},
     index::GroupId,
@@ -87,9 +90,9 @@ impl<T> Shard<T> {
         }
     }
 
-    /// Makes the entries of a group durable that have been staged so far. A scan finds them after a
-    /// restart, so their region need not be sealed.
-    pub(super) fn begin_barrier(&mut self, token: T, group: GroupId) {
+    /// Writes the entries of a group that have been staged so far, or makes them durable. A scan
+    /// finds them after a restart, so their region need not be sealed.
+    pub(super) fn begin_barrier(&mut self, token: T, group: GroupId, until: BarrierEnd) {
         let Some(group) = self.groups.get(&group) else {
             return self.answers.push((token, Err(RequestError::Gone)));
         };
@@ -97,7 +100,7 @@ impl<T> Shard<T> {
             let open = self.regions[id.0 as usize].open();
             open.is_some_and(|open| !open.descriptors.is_empty())
         };
-        let regions: Vec<RegionId> = if group.is_ephemeral() {
+        let regions: Vec<RegionId> = if group.is_ephemeral() && until == BarrierEnd::Durable {
             Vec::new()
         } else {
             group.regions.iter().copied().filter(has_entries).collect()
@@ -111,7 +114,7 @@ impl<T> Shard<T> {
             let open = self.region(region).open_mut().expect("just seen");
             open.flush();
             let end = open.fill;
-            open.barriers.push(PendingBarrier { id, end });
+            open.barriers.push(PendingBarrier { id, end, until });
             self.write_staged(region);
         }
         self.on_barrier_part(id, true);

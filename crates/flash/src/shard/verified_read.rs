@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::EntryName;
 use crate::{
     buffers::View,
-    format::{DeviceId, EntryHeader, EntryShape, FRAME_SIZE, Generation},
+    extent::Extent,
+    format::{BLOCK_SIZE, DeviceId, EntryHeader, EntryShape, FRAME_SIZE, Generation, round_down},
     index::{EntryKey, Location},
 };
 
@@ -59,6 +60,15 @@ impl UnverifiedRead {
     /// The requested range; `None` for the whole entry.
     pub fn range(&self) -> Option<Range<u64>> {
         self.range.clone()
+    }
+
+    /// A whole entry that another process has read: the blocks of `extent`.
+    pub fn of_extent(extent: &Extent, device: DeviceId, blocks: View) -> Self {
+        let Extent { key, location, generation } = *extent;
+        let offset = round_down(location.offset(), BLOCK_SIZE as u64);
+        let parts = vec![Part { offset, bytes: blocks }];
+        let name = EntryName::Key(key);
+        Self { name, location, generation, device, key, range: None, parts }
     }
 
     /// Checks device, generation, key, size and frame checksums.

@@ -6,11 +6,12 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, DictionaryArray, Float64Array, Int32Array, Int64Array,
     ListArray, NullArray, RecordBatch, StringArray, StructArray, types::Int32Type,
 };
+use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
 use forebay_core::ByteSize;
 use forebay_streams::{
     CreateOptions, OpenOptions, Store, StoreConfig,
-    arrow::{BatchError, BatchReader, BatchWriter},
+    arrow::{BatchError, BatchReader, BatchWriter, BlockDecoder},
 };
 
 fn store(directory: &tempfile::TempDir) -> Store {
@@ -134,4 +135,37 @@ fn another_schema_and_streams_of_bytes_are_refused() {
         let error = BatchReader::new(reader).unwrap_err();
         assert!(matches!(error, BatchError::NotArrow { block: 0, .. }), "{error}");
     }
+}
+
+/// Promise 1: a block with other bytes is refused or read as it is, and never a panic. The blocks
+/// of a stream are verified, but a stream of bytes can be opened as Arrow.
+#[test]
+fn changed_blocks_are_refused_or_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory);
+    let writer = store.create("table", CreateOptions::default()).unwrap();
+    let mut writer = BatchWriter::new(writer, batch(0, 0).schema()).unwrap();
+    writer.append(&batch(20, 1)).unwrap();
+    writer.seal().unwrap();
+    let block = store.open("table", OpenOptions::default()).unwrap().next().unwrap().unwrap();
+    let mut valid = 0;
+    for seed in 0..3000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut bytes = block.to_vec();
+        for _ in 0..random.u32(1..4) {
+            let at = random.usize(..bytes.len());
+            bytes[at] ^= 1 << random.u8(..8);
+        }
+        if random.bool() {
+            bytes.truncate(random.usize(..bytes.len()));
+        }
+        let bytes = Buffer::from_slice_ref(&bytes);
+        let Some(Ok((mut decoder, batches))) = BlockDecoder::begin(&bytes) else { continue };
+        for column in batches.iter().flat_map(RecordBatch::columns) {
+            column.to_data().validate_full().unwrap();
+        }
+        let _ = decoder.decode(&bytes);
+        valid += 1;
+    }
+    assert!(valid > 100, "most changes are in values: {valid}");
 }

@@ -1,10 +1,12 @@
 //! Tests of streams. `model` and `crashes` run on a simulated disk, where one seed decides
 //! everything: `SEED=n` replays one seed, `SEEDS=n` runs the seeds 0 to n - 1. `store` uses real
-//! files and threads.
+//! files and threads, `kills` and `borrowers` real processes.
 
 mod arrow;
+mod borrowers;
 mod crashes;
 mod kills;
+mod limits;
 mod model;
 mod sim;
 mod store;

@@ -1,0 +1,123 @@
+//! `forebay stream`: files and pipes to streams and back.
+
+use std::{
+    fs,
+    io::Write as _,
+    process::{Output, Stdio},
+    sync::Arc,
+};
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_ipc::{
+    reader::StreamReader,
+    writer::{FileWriter, StreamWriter},
+};
+use serde_json::Value;
+
+use crate::harness::{Forebay, Sandbox, content};
+
+fn stream<'a>(sandbox: &Sandbox, args: &[&'a str]) -> Forebay {
+    sandbox.forebay(["stream"].iter().chain(args).copied().collect::<Vec<&'a str>>())
+}
+
+/// Runs a command with this standard input.
+fn piped(mut command: Forebay, input: &[u8]) -> Output {
+    let pipes = command.0.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = pipes.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // The command may refuse before it has read everything.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    child.wait_with_output().unwrap()
+}
+
+fn listed(sandbox: &Sandbox) -> Vec<Value> {
+    let list = stream(sandbox, &["ls", "store", "--format", "json"]).succeeds().json();
+    list.as_array().unwrap().clone()
+}
+
+#[test]
+fn a_file_comes_back_byte_for_byte_and_is_removed() {
+    let sandbox = Sandbox::new();
+    let bytes = content(1, 9_000_000);
+    fs::write(sandbox.out("tokens.bin"), &bytes).unwrap();
+    let put = ["put", "store", "tokens", "tokens.bin", "--capacity", "65MiB"];
+    let put = stream(&sandbox, &[&put[..], &["--format", "json"]].concat()).succeeds().json();
+    assert_eq!((put["name"].as_str(), put["bytes"].as_u64()), (Some("tokens"), Some(9_000_000)));
+    let ran = piped(stream(&sandbox, &["put", "store", "pipe", "--lease", "60min"]), &bytes[..100]);
+    assert!(ran.status.success(), "{ran:?}");
+    assert_eq!(String::from_utf8(ran.stdout).unwrap(), "pipe: 100 B in 1 block\n");
+    let names: Vec<_> = listed(&sandbox).iter().map(|stream| stream["name"].clone()).collect();
+    assert_eq!(names, ["pipe", "tokens"]);
+    let text = stream(&sandbox, &["ls", "store"]).succeeds().stdout;
+    assert!(text.starts_with("NAME") && text.contains("tokens") && text.contains("sealed"));
+
+    stream(&sandbox, &["get", "store", "tokens", "back.bin"]).succeeds();
+    assert!(fs::read(sandbox.out("back.bin")).unwrap() == bytes, "other bytes");
+    let cat = piped(stream(&sandbox, &["cat", "store", "tokens"]), b"");
+    assert!(cat.stdout == bytes && cat.stderr.is_empty(), "other bytes");
+    stream(&sandbox, &["get", "store", "pipe", "back.bin"]).refuses(&["exists", "--force"]);
+    let forced = ["get", "store", "pipe", "back.bin", "--force", "--consume"];
+    stream(&sandbox, &forced).succeeds();
+    assert_eq!(fs::read(sandbox.out("back.bin")).unwrap(), &bytes[..100]);
+    assert_eq!(listed(&sandbox).len(), 1, "what was consumed is gone");
+
+    let facts = stream(&sandbox, &["facts", "store", "--format", "json"]).succeeds().json();
+    assert_eq!(facts["streams"], 1);
+    assert!(facts["free_bytes"].as_u64() < facts["capacity_bytes"].as_u64());
+    assert!(stream(&sandbox, &["facts", "store"]).succeeds().stdout.contains("longest block"));
+    stream(&sandbox, &["rm", "store", "tokens"]).succeeds();
+    assert!(listed(&sandbox).is_empty());
+    assert_eq!(sandbox.outputs(), ["back.bin", "store", "tokens.bin"], "nothing else is left");
+}
+
+#[test]
+fn record_batches_come_back_as_an_arrow_stream() {
+    let sandbox = Sandbox::new();
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+    let batch = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
+    let mut file = FileWriter::try_new(Vec::new(), batch.schema_ref()).unwrap();
+    file.write(&batch).unwrap();
+    fs::write(sandbox.out("table.arrow"), file.into_inner().unwrap()).unwrap();
+    let mut pipe = StreamWriter::try_new(Vec::new(), batch.schema_ref()).unwrap();
+    pipe.write(&batch).unwrap();
+    let pipe = pipe.into_inner().unwrap();
+
+    let put = ["put", "store", "file", "table.arrow", "--arrow", "--capacity", "65MiB"];
+    stream(&sandbox, &put).succeeds();
+    let ran = piped(stream(&sandbox, &["put", "store", "pipe", "--arrow"]), &pipe);
+    assert!(ran.status.success(), "{ran:?}");
+    for name in ["file", "pipe"] {
+        let cat = piped(stream(&sandbox, &["cat", "store", name]), b"").stdout;
+        let back: Vec<_> = StreamReader::try_new(&cat[..], None).unwrap().collect();
+        assert_eq!(back.len(), 1);
+        assert_eq!(back[0].as_ref().unwrap(), &batch);
+    }
+    let ran = piped(stream(&sandbox, &["put", "store", "text", "--arrow"]), b"no table at all");
+    let error = String::from_utf8(ran.stderr).unwrap();
+    assert!(!ran.status.success() && error.contains("without --arrow"), "{error}");
+    assert_eq!(listed(&sandbox).len(), 2, "nothing is left of it");
+}
+
+#[test]
+fn bad_input_is_refused_with_a_remedy() {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.out("file"), "text").unwrap();
+    stream(&sandbox, &["ls", "store"]).refuses(&["there is no store in store", "capacity"]);
+    let put = |rest: &[&str]| stream(&sandbox, &[&["put", "store"][..], rest].concat());
+    put(&["x", "file"]).refuses(&["there is no store", "name a capacity"]);
+    put(&["x", "missing", "--capacity", "65MiB"]).refuses(&["open `missing`"]);
+    put(&["x", ".", "--capacity", "65MiB"]).refuses(&["is a directory", "name a file"]);
+    put(&["x", "file", "--capacity", "65k"]).refuses(&["65k"]);
+    put(&["x", "file", "--capacity", "1MB"]).refuses(&["too small"]);
+    put(&["x", "file", "--capacity", "65MiB"]).succeeds();
+    put(&["x", "file"]).refuses(&["exists: destroy it first"]);
+    put(&["", "file"]).refuses(&["the name is empty"]);
+    put(&["y", "file", "--lease", "soon"]).refuses(&["soon"]);
+    stream(&sandbox, &["cat", "store", "y"]).refuses(&["no stream \"y\""]);
+    stream(&sandbox, &["rm", "store", "y"]).refuses(&["no stream \"y\""]);
+    stream(&sandbox, &["get", "store", "x", "no/where"]).refuses(&["directory `no`"]);
+    stream(&sandbox, &["cat", "store", "x", "--depth", "999"]).refuses(&["smaller `depth`"]);
+    let cat = piped(stream(&sandbox, &["cat", "store", "x"]), b"");
+    assert_eq!(cat.stdout, b"text", "nothing is lost");
+}

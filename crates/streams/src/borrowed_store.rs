@@ -1,0 +1,212 @@
+//! Borrowed stores: the sealed streams of a store that another process of the same user owns.
+//!
+//! The owner passes the descriptor of the device and the places of blocks. The borrower reads and
+//! verifies by itself, into its own memory and without a thread. Its leases end with its
+//! connection.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use forebay_core::{
+    ByteSize,
+    streams::{
+        StreamName,
+        catalogue::StreamInfo,
+        loan::{LOAN_VERSION, LoanReply, LoanRequest, LoanTerms},
+    },
+};
+use forebay_flash::{
+    buffers::BufferPool,
+    format::{DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX},
+};
+use parking_lot::Mutex;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{PidfdFlags, pidfd_open},
+};
+
+use crate::{
+    borrowed_reader::BorrowedReader,
+    error::{StoreError, StreamError},
+    loan_socket::LoanSocket,
+    of_process::OfProcess,
+    owned_reader::slot_length,
+    reader::{OpenOptions, Reader},
+};
+
+/// Longest wait for a reply of the owner. It answers from memory, and writes what is staged first.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A store that another process owns.
+#[derive(Clone)]
+pub struct BorrowedStore {
+    pub(crate) lender: OfProcess<Arc<LenderLink>>,
+}
+
+/// The connection to the owner, and what belongs to it.
+pub(crate) struct LenderLink {
+    directory: PathBuf,
+    socket: Mutex<LoanSocket>,
+    /// A descriptor that is readable when the owner has ended.
+    owner: OwnedFd,
+    pub(crate) device: Arc<OwnedFd>,
+    pub(crate) geometry: Geometry,
+    block_length: u64,
+    /// Memory of all readers.
+    pub(crate) memory: Arc<BufferPool>,
+    process: u32,
+}
+
+impl BorrowedStore {
+    /// Connects to the process that owns the store in this directory. `None` if no process does.
+    /// `memory` is for readers, and is taken at once.
+    pub fn connect(directory: &Path, memory: ByteSize) -> Result<Option<Self>, StoreError> {
+        let failed = |source| StoreError::Borrow { path: directory.to_owned(), source };
+        let socket = match LoanSocket::connect(directory, TIMEOUT) {
+            Ok(socket) => socket,
+            Err(error) => {
+                return match error.kind() {
+                    // No socket, or one that an owner left when it was killed.
+                    io::ErrorKind::NotFound
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::NotADirectory => Ok(None),
+                    _ => Err(failed(error)),
+                };
+            }
+        };
+        let peer = socket.peer().map_err(failed)?;
+        if !peer.is_same_user {
+            return Err(StoreError::OtherUser(directory.to_owned()));
+        }
+        let owner = pidfd_open(peer.process, PidfdFlags::empty());
+        let owner = owner.map_err(|error| failed(error.into()))?;
+        socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode()).map_err(failed)?;
+        let (message, device) = socket.receive_with().map_err(failed)?;
+        let (terms, device) = match (LoanReply::decode(&message), device) {
+            (Some(LoanReply::Welcome(terms)), Some(device)) => (terms, device),
+            (Some(LoanReply::Refused(text)), _) => return Err(StoreError::NotLent(text)),
+            _ => return Err(failed(io::ErrorKind::InvalidData.into())),
+        };
+        let geometry = geometry(&terms).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        let slot = slot_length(terms.block_length) as u64;
+        if memory.0 < slot {
+            let (block, min) = (ByteSize(terms.block_length), ByteSize(slot));
+            return Err(StoreError::Memory { memory, block, min });
+        }
+        let memory = usize::try_from(memory.0).unwrap_or(usize::MAX);
+        let link = LenderLink {
+            directory: directory.to_owned(),
+            socket: Mutex::new(socket),
+            owner,
+            device: Arc::new(device),
+            geometry,
+            block_length: terms.block_length,
+            memory: BufferPool::new(memory).map_err(failed)?,
+            process: std::process::id(),
+        };
+        Ok(Some(Self { lender: OfProcess::new(Arc::new(link)) }))
+    }
+
+    /// Opens a sealed stream. `follow` and `consume` are for the owner alone.
+    pub fn open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
+        let name = StreamName::new(name)?;
+        BorrowedReader::open(&self.lender, name, options).map(Reader::from)
+    }
+
+    /// The streams, by name.
+    pub fn list(&self) -> Result<Vec<StreamInfo>, StreamError> {
+        let mut streams: Vec<StreamInfo> = Vec::new();
+        loop {
+            let after = streams.last().map(|last| last.name.clone());
+            match self.lender.ask(&LoanRequest::List { after })? {
+                LoanReply::Streams(more) if more.is_empty() => return Ok(streams),
+                LoanReply::Streams(more) => streams.extend(more),
+                _ => return Err(self.lender.broken()),
+            }
+        }
+    }
+
+    /// Longest block.
+    pub fn block_length(&self) -> u64 {
+        self.lender.block_length
+    }
+
+    /// Size of the store.
+    pub fn capacity(&self) -> ByteSize {
+        let geometry = &self.lender.geometry;
+        ByteSize(u64::from(geometry.regions) * geometry.region_size)
+    }
+
+    /// Addresses of the memory for reading, in which the blocks of all readers lie.
+    pub fn read_memory(&self) -> std::ops::Range<usize> {
+        let start = self.lender.memory.base() as usize;
+        start..start + self.lender.memory.size()
+    }
+
+    /// Memory for reading, and how much of it no reader has reserved.
+    pub fn read_memory_sizes(&self) -> (ByteSize, ByteSize) {
+        let memory = &self.lender.memory;
+        (ByteSize(memory.size() as u64), ByteSize(memory.free_bytes() as u64))
+    }
+
+    /// Fails in a forked child, which has to connect by itself.
+    pub fn check_process(&self) -> Result<(), StreamError> {
+        self.lender.check_process()
+    }
+}
+
+impl LenderLink {
+    pub(crate) fn block_length(&self) -> u64 {
+        self.block_length
+    }
+
+    pub(crate) fn check_process(&self) -> Result<(), StreamError> {
+        let (owner, process) = (self.process, std::process::id());
+        if owner == process { Ok(()) } else { Err(StreamError::Forked { owner, process }) }
+    }
+
+    /// Sends a request and waits for the reply.
+    pub(crate) fn ask(&self, request: &LoanRequest) -> Result<LoanReply, StreamError> {
+        self.check_process()?;
+        let socket = self.socket.lock();
+        let reply = socket.send(&request.encode()).and_then(|()| socket.receive());
+        drop(socket);
+        match reply.ok().and_then(|reply| LoanReply::decode(&reply)) {
+            Some(LoanReply::Refused(text)) => Err(StreamError::Refused(text)),
+            Some(reply) => Ok(reply),
+            None => Err(self.broken()),
+        }
+    }
+
+    /// Fails if the owner has ended, or has closed the store.
+    pub(crate) fn check_owner(&self) -> Result<(), StreamError> {
+        // With the lock no reply is on its way, so the socket is readable only at its end.
+        let socket = self.socket.lock();
+        let mut watched =
+            [PollFd::new(&self.owner, PollFlags::IN), PollFd::new(&*socket, PollFlags::IN)];
+        match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
+            _ => Err(self.broken()),
+        }
+    }
+
+    /// The error of a connection that has ended.
+    pub(crate) fn broken(&self) -> StreamError {
+        StreamError::OwnerGone(self.directory.display().to_string())
+    }
+}
+
+/// The geometry that an owner has sent, if it is possible.
+fn geometry(terms: &LoanTerms) -> Option<Geometry> {
+    let is_possible = terms.region_size.is_power_of_two()
+        && (REGION_SIZE_MIN..=REGION_SIZE_MAX).contains(&terms.region_size)
+        && terms.regions <= REGIONS_MAX
+        && terms.block_length <= terms.region_size;
+    let (region_size, regions) = (terms.region_size, terms.regions);
+    is_possible.then_some(Geometry { device: DeviceId(terms.device), region_size, regions })
+}

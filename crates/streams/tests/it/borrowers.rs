@@ -1,0 +1,335 @@
+//! Borrowers: other processes that read the streams of a store, and what becomes of them and of the
+//! owner under signals.
+//!
+//! The other processes are this test program, run with an otherwise ignored test.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use forebay_core::{
+    ByteSize,
+    streams::{
+        Lifetime,
+        lending::LEASES_MAX,
+        loan::{LOAN_VERSION, LoanReply, LoanRequest},
+    },
+};
+use forebay_streams::{
+    BorrowedStore, CreateOptions, FullPolicy, OpenOptions, OpenedStore, Store, StoreConfig,
+    StreamError,
+};
+use rustix::{
+    net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType},
+    process::{Pid, Signal, kill_process},
+};
+
+use crate::sim::content;
+
+/// Environment variable with the part that a process plays, and the store's directory.
+const PLAN: &str = "FOREBAY_TEST_BORROWER";
+/// Generous: the tests' machines are slow.
+const TIMEOUT: Duration = Duration::from_mins(1);
+const MEMORY: ByteSize = ByteSize::mib(16);
+const BLOCKS: u64 = 24;
+const LENGTH: usize = 300_000;
+const KEPT: CreateOptions = CreateOptions { lifetime: Lifetime::Kept, full: FullPolicy::Error };
+
+fn open(directory: &Path) -> Store {
+    StoreConfig::new(directory, ByteSize::mib(65)).open().unwrap()
+}
+
+fn write(store: &Store, name: &str, options: CreateOptions) {
+    let mut writer = store.create(name, options).unwrap();
+    for block in 0..BLOCKS {
+        writer.append(&content(block, LENGTH)).unwrap();
+    }
+    writer.seal().unwrap();
+}
+
+fn borrow(directory: &Path) -> BorrowedStore {
+    BorrowedStore::connect(directory, MEMORY).unwrap().expect("a process owns the store")
+}
+
+fn readers(store: &Store, name: &str) -> u32 {
+    store.list().iter().find(|info| info.name.as_str() == name).map_or(0, |info| info.readers)
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < TIMEOUT, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A process of its own, killed on drop.
+struct Process {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(part: &str, directory: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "borrowers::process", "--ignored", "--nocapture"])
+            .env(PLAN, format!("{part}#{}", directory.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// What the process says next.
+    fn says(&mut self) -> String {
+        let line = self.lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("say "));
+        line.expect("it says something").split_off(4)
+    }
+
+    fn go_on(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(process, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(text: &str) {
+    let mut stdout = std::io::stdout();
+    stdout.write_all(format!("\nsay {text}\n").as_bytes()).unwrap();
+    stdout.flush().unwrap();
+}
+
+fn await_line() {
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// Run by the tests below.
+#[test]
+#[ignore = "child process of other tests"]
+fn process() {
+    let Ok(plan) = std::env::var(PLAN) else { return };
+    let (part, path) = plan.split_once('#').expect("a part and a path");
+    let path = PathBuf::from(path);
+    if part == "own" {
+        let store = open(&path);
+        write(&store, "kept", KEPT);
+        write(&store, "spill", CreateOptions::default());
+        say("ready");
+        return await_line();
+    }
+    let store = borrow(&path);
+    let options = OpenOptions { depth: 2, ..OpenOptions::default() };
+    let mut reader = store.open("s", options).unwrap();
+    let mut blocks = 0;
+    while let Some(block) = reader.next() {
+        match block {
+            Ok(block) => assert_eq!(block[..], content(blocks, LENGTH)[..], "never altered"),
+            Err(error) => return say(&format!("error: {error}")),
+        }
+        blocks += 1;
+        if part == "hold" && blocks == 1 {
+            say("holding");
+            await_line();
+        }
+    }
+    assert_eq!(blocks, BLOCKS, "never shorter");
+    say("read all");
+}
+
+/// Promises 1 and 9, in eight processes at a time. What is staged in the owner is found too.
+#[test]
+fn eight_borrowers_read_what_the_owner_wrote() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    for options in [CreateOptions::default(), KEPT] {
+        write(&store, "s", options);
+        let mut borrowers: Vec<_> =
+            (0..8).map(|_| Process::start("read", directory.path())).collect();
+        for borrower in &mut borrowers {
+            assert_eq!(borrower.says(), "read all");
+        }
+        drop(borrowers);
+        eventually("the leases have ended", || readers(&store, "s") == 0);
+        store.destroy("s", Duration::ZERO).unwrap();
+    }
+    assert_eq!(store.facts().read, ByteSize(0), "no byte passes through the owner");
+}
+
+#[test]
+fn blocks_lie_in_the_memory_of_the_borrower() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let borrowed = borrow(directory.path());
+    assert_eq!(borrowed.list().unwrap(), store.list());
+    assert_eq!(borrowed.block_length(), store.block_length());
+    let reader = borrowed.open("s", OpenOptions::default()).unwrap();
+    assert_eq!(readers(&store, "s"), 1, "a lease is a reader");
+    let mut blocks = 0;
+    for block in reader.blocks() {
+        let block = block.unwrap();
+        assert!(borrowed.read_memory().contains(&(block.as_ptr() as usize)), "copied");
+        assert!(block.as_ptr().addr().is_multiple_of(64) && !block.is_outside_slots());
+        blocks += 1;
+    }
+    assert_eq!(blocks, BLOCKS);
+    // A consumer that holds everything gets more, outside the slots.
+    let options = OpenOptions { depth: 3, ..OpenOptions::default() };
+    let held: Vec<_> = borrowed.open("s", options).unwrap().blocks().map(Result::unwrap).collect();
+    assert_eq!(held.iter().filter(|block| block.is_outside_slots()).count() as u64, BLOCKS - 3);
+    for (block, number) in held.iter().zip(0..) {
+        assert_eq!(block[..], content(number, LENGTH)[..]);
+    }
+    drop(held);
+    let (size, free) = borrowed.read_memory_sizes();
+    assert_eq!(size, free, "all memory is back");
+    eventually("the leases have ended", || readers(&store, "s") == 0);
+}
+
+#[test]
+fn a_killed_borrower_loses_its_lease() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let mut killed = Process::start("hold", directory.path());
+    assert_eq!(killed.says(), "holding");
+    assert_eq!(readers(&store, "s"), 1);
+    killed.signal(Signal::KILL);
+    // Waits for the reader, which never returns its lease.
+    store.destroy("s", TIMEOUT).unwrap();
+    eventually("all space is back", || store.facts().free == store.facts().capacity);
+}
+
+#[test]
+fn a_stopped_borrower_delays_no_other_and_gets_a_clear_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let mut stopped = Process::start("hold", directory.path());
+    assert_eq!(stopped.says(), "holding");
+    stopped.signal(Signal::STOP);
+    let mut other = Process::start("read", directory.path());
+    assert_eq!(other.says(), "read all");
+    store.destroy("s", Duration::from_millis(10)).unwrap();
+    // All regions are used again.
+    for round in 0..8 {
+        let name = format!("other {round}");
+        write(&store, &name, CreateOptions::default());
+    }
+    stopped.signal(Signal::CONT);
+    stopped.go_on();
+    let said = stopped.says();
+    assert_eq!(said, "error: stream \"s\" was destroyed while it was read");
+}
+
+/// Promise 9: the owner's death is a clear error, and the next owner finds what was sealed.
+#[test]
+fn borrowers_of_a_killed_owner_get_an_error_and_the_next_owner_its_streams() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut owner = Process::start("own", directory.path());
+    assert_eq!(owner.says(), "ready");
+    let config = StoreConfig::new(directory.path(), ByteSize::mib(65));
+    let OpenedStore::Borrowed(borrowed) = config.open_or_borrow().unwrap() else {
+        panic!("another process owns the store")
+    };
+    let options = OpenOptions { depth: 2, ..OpenOptions::default() };
+    let mut reader = borrowed.open("spill", options).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap()[..], content(0, LENGTH)[..]);
+    owner.signal(Signal::KILL);
+    owner.child.wait().unwrap();
+    let error = reader.next().unwrap().unwrap_err();
+    assert!(matches!(error, StreamError::OwnerGone(_)), "{error}");
+    assert_eq!(reader.next().unwrap().unwrap_err(), error, "it stays so");
+    assert!(matches!(borrowed.list(), Err(StreamError::OwnerGone(_))));
+    drop((reader, borrowed));
+    let OpenedStore::Owned(store) = config.open_or_borrow().unwrap() else {
+        panic!("the owner is gone")
+    };
+    let names: Vec<_> = store.list().iter().map(|info| info.name.to_string()).collect();
+    assert_eq!(names, ["kept"]);
+    let blocks = store.open("kept", OpenOptions::default()).unwrap().blocks();
+    for (block, number) in blocks.zip(0..) {
+        assert_eq!(block.unwrap()[..], content(number, LENGTH)[..]);
+    }
+}
+
+/// A bare connection to the owner.
+struct Bare(std::os::fd::OwnedFd);
+
+impl Bare {
+    fn connect(directory: &Path) -> Self {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let address = SocketAddrUnix::new(directory.join("store.sock")).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        Self(socket)
+    }
+
+    /// The reply; `None` if the owner has closed the connection.
+    fn ask(&self, message: &[u8]) -> Option<LoanReply> {
+        rustix::net::send(&self.0, message, SendFlags::NOSIGNAL).ok()?;
+        let mut reply = vec![0; 64 << 10];
+        let (length, _) = rustix::net::recv(&self.0, &mut reply[..], RecvFlags::empty()).ok()?;
+        LoanReply::decode(&reply[..length])
+    }
+}
+
+#[test]
+fn bad_borrowers_are_refused_and_harm_no_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let open_s = LoanRequest::Open(forebay_core::streams::StreamName::new("s").unwrap()).encode();
+    let hello = LoanRequest::Hello { version: LOAN_VERSION }.encode();
+
+    let other = Bare::connect(directory.path());
+    let reply = other.ask(&LoanRequest::Hello { version: LOAN_VERSION + 1 }.encode());
+    let Some(LoanReply::Refused(text)) = reply else { panic!("{reply:?}") };
+    assert!(text.contains("use the same forebay in both"), "{text}");
+    assert_eq!(Bare::connect(directory.path()).ask(b"\xffgarbage"), None);
+    assert_eq!(Bare::connect(directory.path()).ask(&open_s), None, "without a greeting");
+
+    let flood = Bare::connect(directory.path());
+    assert!(matches!(flood.ask(&hello), Some(LoanReply::Welcome(_))));
+    for _ in 0..LEASES_MAX {
+        assert!(matches!(flood.ask(&open_s), Some(LoanReply::Lent(_))));
+    }
+    let reply = flood.ask(&open_s);
+    let Some(LoanReply::Refused(text)) = reply else { panic!("{reply:?}") };
+    assert!(text.contains("close some of its readers"), "{text}");
+    drop(flood);
+    eventually("the leases have ended", || readers(&store, "s") == 0);
+
+    let borrowed = borrow(directory.path());
+    let open = |name: &str, options| borrowed.open(name, options).err().unwrap().to_string();
+    assert!(open("t", OpenOptions::default()).contains("no stream \"t\""));
+    let writer = store.create("open", CreateOptions::default()).unwrap();
+    assert!(open("open", OpenOptions::default()).contains("is being written"));
+    drop(writer);
+    for options in [
+        OpenOptions { follow: true, ..OpenOptions::default() },
+        OpenOptions { consume: true, ..OpenOptions::default() },
+    ] {
+        assert!(open("s", options).contains("for that process alone"));
+    }
+    let deep = OpenOptions { depth: 999, ..OpenOptions::default() };
+    assert!(open("s", deep).contains("smaller `depth`"));
+    drop(store);
+    assert!(matches!(borrowed.list(), Err(StreamError::OwnerGone(_))), "the store is closed");
+    assert!(BorrowedStore::connect(directory.path(), MEMORY).unwrap().is_none());
+}
