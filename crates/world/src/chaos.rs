@@ -20,6 +20,9 @@ use crate::{
     world::World,
 };
 
+/// Longest usual fault, and the longest one. An origin that fails longer would fail jobs.
+const SHORT: Duration = Duration::from_secs(6);
+const LONG: Duration = Duration::from_secs(90);
 /// Time after which a put survives a kill: longer than `flush_after` and the disk's latency.
 const DURABLE_AFTER: Duration = Duration::from_millis(1500);
 
@@ -30,7 +33,9 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
     loop {
         sleep(Duration::from_millis(random.u64(100..3000))).await;
         let node = random.usize(..world.nodes.len());
-        let lasts = Duration::from_millis(random.u64(100..6000));
+        // Most faults are over before a node is given up; some last.
+        let longest = if random.u8(..6) == 0 { LONG } else { SHORT };
+        let lasts = longest.mul_f64(random.f64());
         match random.u8(..8) {
             0 | 1 if faults.kills => restart(&world, node, lasts, &mut random, &mut restarts).await,
             2 if faults.network => {
@@ -41,6 +46,8 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
             }
             3 if faults.network => {
                 let host = any_host(&world, &mut random);
+                // A paused process reads nothing, whatever the cache does.
+                let lasts = if world.is_node(host) { lasts } else { lasts.min(SHORT) };
                 world.trace.event(format_args!("pause {host:?} for {lasts:?}"));
                 world.network.pause(host, lasts);
             }
@@ -52,9 +59,9 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
             }
             5 if faults.disks => {
                 let rates = disk_faults(&mut random);
-                world.trace.event(format_args!("disks of {node} fail for {lasts:?}"));
+                world.trace.event(format_args!("disks of {node} fail "));
                 world.nodes[node].set_faults(rates);
-                sleep(lasts).await;
+                sleep(lasts.min(SHORT)).await;
                 world.nodes[node].set_faults(FaultRates::default());
             }
             6 if faults.origin => {
@@ -65,9 +72,9 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
                     damaged: rate(100),
                     slow: rate(500),
                 };
-                world.trace.event(format_args!("origin: {faults:?} for {lasts:?}"));
+                world.trace.event(format_args!("origin: {faults:?}"));
                 world.origin.set_faults(faults);
-                sleep(lasts).await;
+                sleep(lasts.min(SHORT)).await;
                 world.origin.set_faults(OriginFaults::default());
             }
             _ => {}
@@ -129,7 +136,7 @@ async fn restart(
         sleep(lasts / 4).await;
         host.start();
         world.trace.event(format_args!("start {node}, {} blobs to be checked", before.len()));
-        return check_warm(world, host, before).await;
+        return check_warm(world, host, &before).await;
     }
     if random.bool() {
         host.change_devices(random.usize(..4));
@@ -163,7 +170,7 @@ async fn resident(world: &World, host: &NodeHost) -> Option<Resident> {
 }
 
 /// Promise 7: what was resident for long is served again.
-async fn check_warm(world: &World, host: &NodeHost, before: Resident) {
+async fn check_warm(world: &World, host: &NodeHost, before: &Resident) {
     for (at, dataset) in [&world.private, &world.public].into_iter().enumerate() {
         let Ok(mut probe) = Probe::open(world, host, dataset).await else { return };
         let blobs = before.iter().filter(|(of, _)| *of == at).map(|(_, blob)| *blob);

@@ -198,7 +198,7 @@ impl Process {
             }
             self.read(epoch, &batch).await;
             // The computation of the job.
-            sleep(Duration::from_millis(self.random.u64(..50))).await;
+            sleep(Duration::from_millis(self.random.u64(..300))).await;
         }
     }
 
@@ -238,7 +238,7 @@ impl Process {
             epoch.number,
             took.as_micros()
         ));
-        world.trace.add_operations(batch.len());
+        world.trace.on_read(batch.len(), took);
         if took > ITEM_TIME_MAX {
             world.trace.violate(5, format_args!("{name}: a batch took {took:?}"));
         }

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     let end = if args.forever { u64::MAX } else { args.seed.saturating_add(args.seeds) };
     let (next, has_failed) = (AtomicU64::new(args.seed), AtomicBool::new(false));
     let (operations, began) = (AtomicU64::new(0), Instant::now());
+    let slowest_ms = AtomicU64::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
                     }
                     let outcome = run(seed, scale, args.trace);
                     let done = operations.fetch_add(outcome.operations, Relaxed);
+                    let took_ms = u64::try_from(outcome.slowest.as_millis()).unwrap_or(u64::MAX);
+                    slowest_ms.fetch_max(took_ms, Relaxed);
                     outcome.kept.iter().for_each(|line| println!("{line}"));
                     if let Some(violation) = &outcome.violation {
                         println!("seed {seed} FAILED: {violation}");
@@ -68,6 +71,8 @@ fn main() -> ExitCode {
         }
     });
     let seeds = next.load(Relaxed).min(end) - args.seed;
-    println!("{seeds} worlds, {} items, {:?}", operations.load(Relaxed), began.elapsed());
+    let (items, slowest) = (operations.load(Relaxed), slowest_ms.load(Relaxed));
+    let took = began.elapsed();
+    println!("{seeds} worlds, {items} items, slowest batch {slowest} ms, {took:?}");
     if has_failed.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -18,6 +18,7 @@ pub enum Scale {
 
 /// The faults of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "kinds of faults, in any combination")]
 pub struct Faults {
     /// Nodes are killed, stopped and started, with other devices at times.
     pub kills: bool,

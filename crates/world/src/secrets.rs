@@ -4,7 +4,7 @@
 use std::{
     fs,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::LazyLock,
 };
 
@@ -55,8 +55,8 @@ impl Secrets {
     }
 
     /// The credentials of a tenant with this token.
-    pub fn credentials(token: &PathBuf) -> Credentials {
-        let files = Files { token: Some(token.clone()), ..Files::default() };
+    pub fn credentials(token: &Path) -> Credentials {
+        let files = Files { token: Some(token.to_owned()), ..Files::default() };
         Credentials::read(&files).expect("a token")
     }
 }

@@ -3,7 +3,10 @@
 //! The same seed gives the same events at the same times, and so the same hash. A world that
 //! differs between two runs uses a clock, a random number or an order that is not the seed's.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use forebay_transport::Latch;
 use parking_lot::Mutex;
@@ -22,6 +25,7 @@ struct TraceState {
     line: String,
     events: u64,
     operations: u64,
+    slowest: Duration,
     /// All events as text, if they are kept.
     kept: Option<Vec<String>>,
     violation: Option<String>,
@@ -36,6 +40,8 @@ pub struct Outcome {
     pub events: u64,
     /// Items that jobs have read.
     pub operations: u64,
+    /// The longest time of a batch.
+    pub slowest: Duration,
     /// The first violated promise, and how.
     pub violation: Option<String>,
     /// All events as text, if they were kept.
@@ -50,6 +56,7 @@ impl Trace {
             line: String::new(),
             events: 0,
             operations: 0,
+            slowest: Duration::ZERO,
             kept: keep.then(Vec::new),
             violation: None,
         };
@@ -70,14 +77,11 @@ impl Trace {
         }
     }
 
-    /// Counts items that a job has read.
-    pub fn add_operations(&self, items: usize) {
-        self.state.lock().operations += items as u64;
-    }
-
-    /// Number of items that jobs have read.
-    pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+    /// A job has read a batch of items in this time.
+    pub fn on_read(&self, items: usize, took: Duration) {
+        let mut state = self.state.lock();
+        state.operations += items as u64;
+        state.slowest = state.slowest.max(took);
     }
 
     /// A promise is violated. The first violation ends the world.
@@ -96,6 +100,7 @@ impl Trace {
             hash: state.hasher.finalize().to_hex()[..16].to_owned(),
             events: state.events,
             operations: state.operations,
+            slowest: state.slowest,
             violation: state.violation.clone(),
             kept: state.kept.take().unwrap_or_default(),
         }

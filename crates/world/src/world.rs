@@ -99,6 +99,11 @@ impl World {
         }
     }
 
+    /// Whether a host is a node's.
+    pub fn is_node(&self, host: HostId) -> bool {
+        self.nodes.iter().any(|node| node.host == host)
+    }
+
     /// The node that owns a blob.
     pub fn owner(&self, dataset: &Dataset, blob: BlobOrdinal) -> usize {
         let row = dataset.digest.blob(blob).expect("a blob of the dataset");
