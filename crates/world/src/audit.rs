@@ -23,7 +23,7 @@ use crate::{
 /// Time that a probe waits for an answer.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the checks of limits.
-const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of the owner's requests.
 const OWNER_INTERVAL: Duration = Duration::from_millis(400);
 /// Longest time until the owner is greeted: nothing on the way takes time.

@@ -39,8 +39,7 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
         match random.u8(..8) {
             0 | 1 if faults.kills => restart(&world, node, lasts, &mut random, &mut restarts).await,
             2 if faults.network => {
-                let with = any_host(&world, &mut random);
-                let node = world.nodes[node].host;
+                let (node, with) = any_pair(&world, node, &mut random);
                 world.trace.event(format_args!("partition {node:?} {with:?} for {lasts:?}"));
                 world.network.partition(node, with, lasts);
             }
@@ -52,8 +51,7 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
                 world.network.pause(host, lasts);
             }
             4 if faults.network => {
-                let with = any_host(&world, &mut random);
-                let node = world.nodes[node].host;
+                let (node, with) = any_pair(&world, node, &mut random);
                 world.trace.event(format_args!("cut {node:?} {with:?}"));
                 world.network.cut(node, with);
             }
@@ -89,6 +87,17 @@ fn any_host(world: &World, random: &mut Rng) -> HostId {
         world.nodes[random.usize(..world.nodes.len())].host
     } else {
         HostId(100 + random.u8(..world.plan.jobs))
+    }
+}
+
+/// A node, and another host.
+fn any_pair(world: &World, node: usize, random: &mut Rng) -> (HostId, HostId) {
+    let node = world.nodes[node].host;
+    loop {
+        let with = any_host(world, random);
+        if with != node {
+            return (node, with);
+        }
     }
 }
 

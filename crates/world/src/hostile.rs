@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections that a hoarder opens.
 const HOARDED: usize = 120;
 /// Rows of the table of a client that burns work, and its connections.
-const BURNED_ROWS: u64 = 12_000;
-const BURNING: usize = 24;
+const BURNED_ROWS: u64 = 8_000;
+const BURNING: u8 = 24;
 
 struct Hostile {
     world: Arc<World>,
@@ -53,8 +53,7 @@ pub async fn run(world: Arc<World>, number: u8, mut random: Rng) {
     loop {
         let pause = Duration::from_millis(hostile.random.u64(..1000));
         sleep(pause).await;
-        // An attack that is refused or cut off begins again.
-        let _ = match kind {
+        let attacked = match kind {
             0 => hostile.hoard_connections().await,
             1 => hostile.send_garbage().await,
             2 => hostile.hog_claims().await,
@@ -63,6 +62,10 @@ pub async fn run(world: Arc<World>, number: u8, mut random: Rng) {
             5 => hostile.read_slowly().await,
             _ => hostile.burn_work().await,
         };
+        // An attack that is refused or cut off begins again.
+        if let Err(error) = attacked {
+            hostile.world.trace.event(format_args!("attack {kind}: {error:?}"));
+        }
     }
 }
 
@@ -269,35 +272,29 @@ impl Hostile {
         Ok(())
     }
 
-    /// Evicts a large dataset of its own, on many connections at once.
+    /// Asks for the presence of large datasets of its own, on many connections at once. Each answer
+    /// is a scan.
     async fn burn_work(&mut self) -> Called<()> {
         let node = self.any_node();
         let mut clients = Vec::new();
-        let (mut first, handle) = self.upload_large(node).await?;
-        for _ in 1..BURNING {
-            if let Ok(client) = self.upload_large(node).await {
-                clients.push(client);
-            }
+        for number in 0..BURNING {
+            clients.push(self.upload_large(node, number).await?);
         }
-        let evict = Request::Evict { handle };
-        first.call(&evict, 4 * PATIENCE).await?;
-        clients.push((first, handle));
-        self.world.trace.event(format_args!("{} connections burn work", clients.len()));
+        self.world.trace.event(format_args!("{BURNING} connections burn work"));
         let burn = clients.iter_mut().map(|(client, handle)| async move {
-            for _ in 0..10 {
-                client.call(&Request::Evict { handle: *handle }, 20 * PATIENCE).await?;
+            for _ in 0..20 {
+                client.presence(*handle, BURNED_ROWS, 20 * PATIENCE).await?;
             }
             Ok::<(), CallError>(())
         });
-        join_all(burn).await;
-        Ok(())
+        join_all(burn).await.into_iter().collect()
     }
 
     /// Opens a dataset with many rows.
-    async fn upload_large(&self, node: HostId) -> Called<(WireClient, u32)> {
+    async fn upload_large(&self, node: HostId, number: u8) -> Called<(WireClient, u32)> {
         let mut client = self.log_in(node).await?;
         let namespace = self.world.public.namespace.id();
-        let mut address = *blake3::hash(&[self.host.0]).as_bytes();
+        let mut address = *blake3::hash(&[self.host.0, number]).as_bytes();
         let mut page = Vec::new();
         let mut id = DatasetIdHasher::new();
         for row in 0..BURNED_ROWS {

@@ -33,9 +33,10 @@ use crate::{
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after which it tries the node again.
 const NODE_RETRY: Duration = Duration::from_secs(1);
-/// Longest time of an item, whatever fails (promise 5). A hung answer of the origin takes 5 s, and
-/// a second one 10 s more.
-const ITEM_TIME_MAX: Duration = Duration::from_secs(30);
+/// Longest time of a batch, whatever fails but the origin (promise 5).
+const BATCH_TIME_MAX: Duration = Duration::from_secs(12);
+/// The same if the origin fails as well. A hung answer of it takes 5 s, and a second one 10 s more.
+const BATCH_TIME_MAX_ORIGIN: Duration = Duration::from_secs(30);
 /// Time that the agent has for an answer, before the world counts it as hung.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval of a job's reports.
@@ -239,7 +240,8 @@ impl Process {
             took.as_micros()
         ));
         world.trace.on_read(batch.len(), took);
-        if took > ITEM_TIME_MAX {
+        let max = if world.plan.faults.origin { BATCH_TIME_MAX_ORIGIN } else { BATCH_TIME_MAX };
+        if took > max {
             world.trace.violate(5, format_args!("{name}: a batch took {took:?}"));
         }
     }

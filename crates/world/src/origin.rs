@@ -38,7 +38,7 @@ pub struct OriginFaults {
     pub failed: u32,
     /// There is no answer.
     pub hung: u32,
-    /// A bit of the answer is wrong. Never twice in a row for an object.
+    /// A bit of the answer is wrong. Once for each object: a second time would be an error.
     pub damaged: u32,
     /// The answer takes 50 times as long.
     pub slow: u32,
@@ -56,7 +56,7 @@ struct State {
     faults: OriginFaults,
     /// Reads of each object.
     reads: BTreeMap<String, u64>,
-    /// Objects whose last transfer was damaged.
+    /// Objects of which a transfer was damaged.
     damaged: BTreeSet<String>,
 }
 
@@ -104,12 +104,7 @@ impl SimStore {
             let mut happens = |rate: u32| rate > 0 && random.u32(..1000) < rate;
             let (failed, hung) = (happens(faults.failed), happens(faults.hung));
             let (slow, is_damaged) = (happens(faults.slow), happens(faults.damaged));
-            let is_damaged = is_damaged && !damaged.contains(object) && !content.is_empty();
-            if is_damaged {
-                damaged.insert(object.to_owned());
-            } else {
-                damaged.remove(object);
-            }
+            let is_damaged = is_damaged && !content.is_empty() && damaged.insert(object.to_owned());
             let latency = random.u64(1..20) * if slow { 50 } else { 1 };
             (Duration::from_millis(latency), (failed, hung), is_damaged)
         };

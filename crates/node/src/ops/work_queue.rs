@@ -283,7 +283,7 @@ mod tests {
         let (queue, slices) = (WorkQueue::on_threads(), Arc::new(AtomicU64::new(0)));
         let done = Arc::clone(&slices);
         let long = queue.run(GREEDY, move || {
-            thread::sleep(std::time::Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
             if done.fetch_add(1, Relaxed) < 10_000 { Slice::More } else { Slice::Done(()) }
         });
         let mut long = std::pin::pin!(long);
