@@ -141,7 +141,7 @@ async fn ask_as_owner(world: &World, host: &NodeHost) -> Called<(Duration, Durat
     let Reply::Stats { .. } = client.call(&Request::Stats, PROBE_TIMEOUT).await? else {
         return Err(CallError::Malformed("not an answer to stats".to_owned()));
     };
-    Ok((greeted, began.elapsed() - greeted))
+    Ok((greeted, began.elapsed().saturating_sub(greeted)))
 }
 
 /// The checks after the last job.

@@ -144,7 +144,9 @@ impl Disks {
             let mut block = vec![0; BLOCK_SIZE];
             superblock.encode(&mut block);
             let mut disk = SimDisk::new(seed, geometry.device_size());
-            SUPERBLOCK_OFFSETS.iter().for_each(|at| disk.put(*at, &block));
+            for at in SUPERBLOCK_OFFSETS {
+                disk.put(at, &block);
+            }
             (disk, superblock)
         };
         let superblock = Superblock { epoch: known.epoch + 1, ..known };

@@ -38,7 +38,7 @@ const BATCH_TIME_MAX: Duration = Duration::from_secs(12);
 /// The same if the origin fails as well. A hung answer of it takes 5 s, and a second one 10 s more.
 const BATCH_TIME_MAX_ORIGIN: Duration = Duration::from_secs(30);
 /// Time that the agent has for an answer, before the world counts it as hung.
-const AGENT_TIMEOUT: Duration = Duration::from_secs(120);
+const AGENT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval of a job's reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(700);
 

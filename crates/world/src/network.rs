@@ -143,12 +143,14 @@ impl Network {
 
     fn reset(&self, is_meant: impl Fn((HostId, HostId)) -> bool) {
         let mut state = self.0.state.lock();
-        state.streams.retain(|stream| stream.is_open());
+        state.streams.retain(Stream::is_open);
         let streams = state.streams.iter().filter(|stream| is_meant(stream.hosts));
         let pipes: Vec<Arc<Pipe>> =
             streams.flat_map(|stream| &stream.pipes).filter_map(Weak::upgrade).collect();
         drop(state);
-        pipes.iter().for_each(|pipe| pipe.reset());
+        for pipe in pipes {
+            pipe.reset();
+        }
     }
 
     /// Nothing passes between two hosts for this time.

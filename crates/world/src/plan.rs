@@ -110,8 +110,8 @@ impl Faults {
     }
 
     /// Whether nothing goes wrong.
-    pub fn is_none(&self) -> bool {
-        let Self { kills, network, disks, origin, hostile, managed, full } = *self;
+    pub fn is_none(self) -> bool {
+        let Self { kills, network, disks, origin, hostile, managed, full } = self;
         !(kills || network || disks || origin || hostile || managed || full)
     }
 }

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Time in which all jobs have to end (promise 5).
-const JOBS_TIME_MAX: Duration = Duration::from_mins(60);
+const JOBS_TIME_MAX: Duration = Duration::from_hours(1);
 
 /// A world.
 pub struct World {
