@@ -2,8 +2,8 @@
 //!
 //! The runtime's workers serve hits, so they do no work of more than 1 ms. Hashes, scans of blob
 //! tables, reports and splits of space run here. `core::node::fair_queue` decides whose slice is
-//! next. In a node a [`Worker`] is a thread with a lower priority than the runtime's workers, and
-//! there are half as many as cores. In a simulated world it is a task.
+//! next. In a node a [`Worker`] is a thread with a lower priority than the runtime's workers, one
+//! for two cores. In a simulated world it is a task.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
