@@ -62,6 +62,9 @@ Commands:
           hit rates of classic policies against libcachesim's, on a generated trace or on these
   fuzz [TARGET] [--seconds N]
           every decoder of untrusted bytes, or one of them
+  world [OPTION ...]
+          simulated worlds of nodes, agents and jobs; --seeds N, --forever until a seed fails,
+          --seed N --trace for the events of one; docs/design/world.md describes them
 
 Benchmarks are built with the profile `dist`.
 ";
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         ["reproduce"] => reproduce(),
         ["libcachesim", traces @ ..] => python::libcachesim(traces),
         ["fuzz", arguments @ ..] => fuzz::run(arguments),
+        ["world", options @ ..] => world(options),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             Ok(())
@@ -141,6 +145,12 @@ const TRACES: [&str; 3] = [
     "grouped/kddcup99_10_percent.gz",
     "movielens/mls_ratings.csv.gz",
 ];
+
+/// Runs simulated worlds.
+fn world(options: &[&str]) -> Outcome {
+    let command = ["run", "--release", "--quiet", "--package", "forebay-world", "--"];
+    Steps::default().run("worlds", cargo(&command).args(options))
+}
 
 fn reproduce() -> Outcome {
     let mut steps = Steps::default();

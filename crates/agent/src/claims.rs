@@ -5,7 +5,7 @@
 //! number of bytes fetched so far.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -28,7 +28,7 @@ use crate::connection::{Connection, LinkError, Result};
 /// The claims of one connection.
 pub(crate) struct HeldClaims {
     /// The bytes fetched so far of each claimed blob.
-    progress: Mutex<HashMap<BlobOrdinal, Arc<AtomicU64>>>,
+    progress: Mutex<BTreeMap<BlobOrdinal, Arc<AtomicU64>>>,
     /// Changes whenever a claim ends.
     ended: watch::Sender<()>,
 }

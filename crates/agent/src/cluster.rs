@@ -19,9 +19,10 @@ use forebay_core::{
     node::presence::KnownPresence,
 };
 use forebay_digest::Digest;
+use forebay_transport::Connector;
 use futures::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::Notify, task::yield_now, time::Instant};
 
 use crate::{
     connection::{Connection, LinkError, Result},
@@ -29,11 +30,21 @@ use crate::{
     node_link::{NodeLink, connect},
 };
 
+/// Blobs of a node that are listed before the task yields: about 0.5 ms.
+const OWNED_PER_SLICE: usize = 1 << 11;
+
+/// How the agent connects to nodes.
+#[derive(Clone)]
+pub(crate) struct Login {
+    pub job: String,
+    pub credentials: Credentials,
+    pub connector: Arc<dyn Connector>,
+}
+
 /// The links to all nodes.
 pub(crate) struct NodeLinks {
     seeds: Seeds,
-    pub job: String,
-    pub credentials: Credentials,
+    pub login: Login,
     pub digest: Digest,
     started: Instant,
     /// Held during a discovery.
@@ -86,8 +97,9 @@ impl Nodes {
         self.owners.owner(blob, address_in(digest))
     }
 
-    /// The blobs that a node owns and does not have. Takes long for large datasets.
-    pub fn missing(
+    /// The blobs that a node owns and does not have. Takes long for large datasets, so the task
+    /// yields in between.
+    pub async fn missing(
         &self,
         digest: &Digest,
         node: usize,
@@ -97,18 +109,21 @@ impl Nodes {
         let is_present =
             |blob: BlobOrdinal| present.bits()[index(blob) / 8] >> (blob.0 % 8) & 1 == 1;
         let owned = self.owners.owned_by(node, digest.summary().blobs, address_in(digest));
-        owned.filter(|blob| !is_present(*blob)).collect()
+        let mut missing = Vec::new();
+        for (at, blob) in owned.enumerate() {
+            if at % OWNED_PER_SLICE == OWNED_PER_SLICE - 1 {
+                yield_now().await;
+            }
+            if !is_present(blob) {
+                missing.push(blob);
+            }
+        }
+        missing
     }
 }
 
 impl NodeLinks {
-    pub fn new(
-        seeds: Seeds,
-        credentials: Credentials,
-        job: String,
-        digest: Digest,
-        counters: Arc<AgentCounters>,
-    ) -> Self {
+    pub fn new(seeds: Seeds, login: Login, digest: Digest, counters: Arc<AgentCounters>) -> Self {
         let mut known = KnownNodes::default();
         if let Some((list, zone)) = seeds.list() {
             let ring = list.ring(zone).expect("checked");
@@ -117,8 +132,7 @@ impl NodeLinks {
         }
         Self {
             seeds,
-            job,
-            credentials,
+            login,
             digest,
             started: Instant::now(),
             discovery: tokio::sync::Mutex::default(),

@@ -4,10 +4,9 @@
 //! it is pinged ([`crate::liveness`]). The claims of the agent belong to the connection
 //! ([`crate::claims`]).
 
-use std::{collections::HashMap, io, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use forebay_auth::Credentials;
 use forebay_client::{Handle, OpenError, Welcome};
 use forebay_core::{
     BlobOrdinal, Endpoint,
@@ -30,6 +29,7 @@ use tokio::{
 
 use crate::{
     claims::HeldClaims,
+    cluster::Login,
     liveness::{PingTarget, Silence},
 };
 
@@ -96,7 +96,7 @@ struct Shared {
 #[derive(Default)]
 struct PendingReplies {
     next_id: u64,
-    replies: HashMap<u64, oneshot::Sender<Reply>>,
+    replies: BTreeMap<u64, oneshot::Sender<Reply>>,
     silence: Silence,
     is_closed: bool,
 }
@@ -120,6 +120,7 @@ impl Connection {
             let shared = Arc::clone(&shared);
             async move {
                 tokio::select! {
+                    biased;
                     () = read(reader, &shared) => {}
                     () = write(writer, outgoing) => {}
                 }
@@ -139,14 +140,9 @@ impl Connection {
 
     /// The node has answered hello. From now on it is pinged when it is silent, and `silence` is
     /// notified.
-    pub fn on_hello(
-        &mut self,
-        endpoint: &Endpoint,
-        credentials: &Credentials,
-        silence: Arc<Notify>,
-    ) {
-        let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
-        self.ping = Some(PingTarget { endpoint, credentials, silence });
+    pub fn on_hello(&mut self, endpoint: &Endpoint, login: &Login, silence: Arc<Notify>) {
+        let (endpoint, login) = (endpoint.clone(), login.clone());
+        self.ping = Some(PingTarget { endpoint, login, silence });
     }
 
     /// Closes the connection if the node does not answer a ping.
@@ -204,6 +200,7 @@ impl Connection {
             if let Some((ping, silent_since)) = self.take_due_ping(now) {
                 ping.silence.notify_one();
                 tokio::select! {
+                    biased;
                     outcome = &mut exchange => return outcome,
                     answers = ping.answers() => if !answers {
                         self.on_hung(silent_since);

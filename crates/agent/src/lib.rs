@@ -17,13 +17,15 @@ mod service;
 mod warm;
 mod wrong_bytes;
 
-use std::{future::Future, path::PathBuf, pin::pin, sync::Arc};
+use std::{future::Future, io, path::PathBuf, pin::pin, sync::Arc};
 
 use forebay_auth::Credentials;
 use forebay_core::{ByteSize, Namespace, cluster::ring::Seeds};
 use forebay_digest::Digest;
 use forebay_origin::Origin;
-use forebay_transport::{Accepted, Listener, SocketAccess, session};
+use forebay_transport::{
+    Accepted, Connector, Entropy, Listener, ReadHalf, SocketAccess, Sockets, WriteHalf, session,
+};
 use tokio::task::JoinSet;
 
 pub use metrics::metric_rows;
@@ -56,26 +58,62 @@ pub struct Config {
     pub memory: ByteSize,
 }
 
-/// An agent that is ready to serve.
-pub struct Agent {
-    service: Arc<AgentService>,
+/// What an agent uses of the outside, beside the origin.
+pub struct Environment {
+    /// Source of nonces.
+    pub entropy: Entropy,
+    /// Opens connections to nodes.
+    pub connector: Arc<dyn Connector>,
+}
+
+impl Environment {
+    /// The kernel and sockets.
+    pub fn of_this_machine() -> Self {
+        Self { entropy: Entropy::kernel(), connector: Arc::new(Sockets) }
+    }
+}
+
+/// The agent of a job, without a socket.
+#[derive(Clone)]
+pub struct Agent(Arc<AgentService>);
+
+/// An agent that listens at a socket.
+pub struct ListeningAgent {
+    agent: Agent,
     listener: Listener,
 }
 
 impl Agent {
-    /// Binds the socket.
-    pub fn bind(config: Config) -> anyhow::Result<Self> {
-        let listener = Listener::bind(&config.socket, SocketAccess::Owner)?;
-        Ok(Self { service: Arc::new(AgentService::new(config)), listener })
+    /// An agent. It has no connections.
+    pub fn new(config: Config, environment: Environment) -> Self {
+        Self(Arc::new(AgentService::new(config, environment)))
     }
 
+    /// Binds the socket.
+    pub fn bind(config: Config) -> anyhow::Result<ListeningAgent> {
+        let listener = Listener::bind(&config.socket, SocketAccess::Owner)?;
+        Ok(ListeningAgent { agent: Self::new(config, Environment::of_this_machine()), listener })
+    }
+
+    /// Starts the tasks beside the connections.
+    pub fn spawn_background(&self, tasks: &mut JoinSet<()>) {
+        tasks.spawn(prefetch::run(Arc::clone(&self.0)));
+        let watching = Arc::clone(&self.0);
+        tasks.spawn(async move { watching.links.watch().await });
+    }
+
+    /// Serves one process of the job until its connection ends.
+    pub async fn serve(self, accepted: Accepted<impl ReadHalf, impl WriteHalf>) -> io::Result<()> {
+        session::serve(self.0, accepted, ()).await
+    }
+}
+
+impl ListeningAgent {
     /// Serves until `stop` completes.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { service, listener } = self;
+        let Self { agent, listener } = self;
         let (mut tasks, mut rejected) = (JoinSet::new(), JoinSet::new());
-        tasks.spawn(prefetch::run(Arc::clone(&service)));
-        let watching = Arc::clone(&service);
-        tasks.spawn(async move { watching.links.watch().await });
+        agent.spawn_background(&mut tasks);
         let mut stop = pin!(stop);
         loop {
             tokio::select! {
@@ -87,9 +125,9 @@ impl Agent {
                         continue;
                     }
                     let Ok(accepted) = Accepted::unix(socket) else { continue };
-                    let service = Arc::clone(&service);
+                    let agent = agent.clone();
                     tasks.spawn(async move {
-                        if let Err(error) = session::serve(service, accepted, ()).await {
+                        if let Err(error) = agent.serve(accepted).await {
                             tracing::debug!(%error, "connection ended early");
                         }
                     });

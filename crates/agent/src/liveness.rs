@@ -5,7 +5,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use forebay_auth::Credentials;
 use forebay_client::hello;
 use forebay_core::{
     Endpoint,
@@ -14,12 +13,12 @@ use forebay_core::{
 use forebay_wire::{Reply, Request};
 use tokio::{io::AsyncWriteExt as _, sync::Notify, time::timeout};
 
-use crate::connection::read_reply;
+use crate::{cluster::Login, connection::read_reply};
 
-/// Where to ping a node, and with which credentials.
+/// Where to ping a node, and how.
 pub(crate) struct PingTarget {
     pub endpoint: Endpoint,
-    pub credentials: Credentials,
+    pub login: Login,
     /// Notified when a ping is due: the other nodes are pinged as well.
     pub silence: Arc<Notify>,
 }
@@ -28,10 +27,10 @@ impl PingTarget {
     /// Whether the node answers a hello and a request for its list within [`PING_TIMEOUT`]. A
     /// refusal is an answer.
     pub async fn answers(&self) -> bool {
-        let Self { endpoint, credentials, .. } = self;
+        let Self { endpoint, login: Login { credentials, connector, .. }, .. } = self;
         let ping = async {
             let (mut reader, mut writer) =
-                forebay_transport::connect(endpoint, credentials, PING_TIMEOUT).await.ok()?;
+                connector.connect(endpoint, credentials, PING_TIMEOUT).await.ok()?;
             let mut reply = None;
             for (id, request) in (1..).zip([hello("", credentials), Request::Ring]) {
                 writer.write_all(&request.encode(id).to_bytes()).await.ok()?;

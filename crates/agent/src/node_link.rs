@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::{
     claims::renew,
-    cluster::NodeLinks,
+    cluster::{Login, NodeLinks},
     connection::{Connection, LinkError, Result},
 };
 
@@ -208,10 +208,10 @@ pub(crate) async fn connect(
     links: &NodeLinks,
     endpoint: &Endpoint,
 ) -> Result<(Arc<Connection>, Option<RingMembership>)> {
-    let credentials = &links.credentials;
+    let Login { job, credentials, connector } = &links.login;
     let mut connection =
-        Connection::new(forebay_transport::connect(endpoint, credentials, PING_TIMEOUT).await?);
-    let hello = hello(&links.job, credentials);
+        Connection::new(connector.connect(endpoint, credentials, PING_TIMEOUT).await?);
+    let hello = hello(job, credentials);
     // A node whose dispatch hangs may answer the hello and nothing else.
     let greeting = async {
         let welcome = greeted(connection.exchange(&hello).await?)?;
@@ -226,7 +226,7 @@ pub(crate) async fn connect(
     if !LEASES.contains(&welcome.lease) {
         return Err(OpenError::Unexpected.into());
     }
-    connection.on_hello(endpoint, credentials, Arc::clone(&links.silence));
+    connection.on_hello(endpoint, &links.login, Arc::clone(&links.silence));
     let (mut opening, mut request) = Opening::begin(&links.digest)?;
     let handle = loop {
         match opening.reply(connection.exchange(&request).await?)? {

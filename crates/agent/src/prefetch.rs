@@ -153,11 +153,9 @@ impl NodeFill {
 
     /// Lists the blobs that the node owns and does not have.
     async fn list_missing(&mut self, connection: &Arc<Connection>) -> Result<()> {
-        let (service, nodes, node) =
-            (Arc::clone(&self.service), Arc::clone(&self.nodes), self.node);
-        let present = connection.presence(service.digest.summary().blobs).await?;
-        let list = move || nodes.missing(&service.digest, node, &present);
-        self.missing = tokio::task::spawn_blocking(list).await.expect("listing does not panic");
+        let digest = &self.service.digest;
+        let present = connection.presence(digest.summary().blobs).await?;
+        self.missing = self.nodes.missing(digest, self.node, &present).await;
         fastrand::shuffle(&mut self.missing);
         self.listed_on = Arc::downgrade(connection);
         Ok(())

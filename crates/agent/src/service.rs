@@ -1,7 +1,7 @@
 //! The agent's service: gets and prefetch hints of the job's processes.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -13,8 +13,8 @@ use forebay_core::{
 use forebay_digest::{Digest, Layout, PartView};
 use forebay_origin::{Origin, OriginError, any_version, any_version_from};
 use forebay_transport::{
-    ConnectionMemory, Peer,
-    session::{Replies, Service, fresh_nonce},
+    ConnectionMemory, Entropy, Latch, Peer,
+    session::{Replies, Service},
 };
 use forebay_wire::{BlobRange, ErrorCode, GetAnswer, OpenAnswer, Refusal, Reply, Request};
 use futures::{
@@ -23,11 +23,11 @@ use futures::{
     stream::FuturesUnordered,
 };
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    Config,
-    cluster::NodeLinks,
+    Config, Environment,
+    cluster::{Login, NodeLinks},
     fetch::{FetchError, FetchedBlob},
     metrics::AgentCounters,
 };
@@ -64,8 +64,9 @@ pub(crate) struct AgentService {
     demand: Mutex<HashMap<BlobOrdinal, SharedFetch>>,
     hints: Mutex<HintQueue>,
     hint_added: Notify,
-    /// Whether the job has sent a get or a hint.
-    has_begun: watch::Sender<bool>,
+    /// Set when the job has sent a get or a hint.
+    has_begun: Latch,
+    entropy: Entropy,
 }
 
 /// Prefetch hints in order, without duplicates.
@@ -117,7 +118,7 @@ impl FetchMemory {
 }
 
 impl AgentService {
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: Config, environment: Environment) -> Self {
         let Config {
             nodes,
             credentials,
@@ -129,9 +130,11 @@ impl AgentService {
             memory,
             socket: _,
         } = config;
+        let Environment { entropy, connector } = environment;
         let counters = Arc::<AgentCounters>::default();
+        let login = Login { job, credentials, connector };
         Self {
-            links: NodeLinks::new(nodes, credentials, job, digest.clone(), Arc::clone(&counters)),
+            links: NodeLinks::new(nodes, login, digest.clone(), Arc::clone(&counters)),
             digest,
             origin,
             mirror,
@@ -145,7 +148,8 @@ impl AgentService {
             demand: Mutex::default(),
             hints: Mutex::default(),
             hint_added: Notify::new(),
-            has_begun: watch::Sender::new(false),
+            has_begun: Latch::default(),
+            entropy,
         }
     }
 
@@ -181,7 +185,7 @@ impl AgentService {
 
     /// Completes when the job has sent its first get or hint.
     pub async fn first_request(&self) {
-        let _ = self.has_begun.subscribe().wait_for(|has_begun| *has_begun).await;
+        self.has_begun.wait().await;
     }
 
     fn check_blobs(&self, blobs: &[BlobOrdinal]) -> Result<(), Refused> {
@@ -247,7 +251,7 @@ impl AgentService {
     }
 
     async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, is_forced: bool, replies: Replies) {
-        let mut by_blob: HashMap<BlobOrdinal, Vec<(u32, BlobRange)>> = HashMap::new();
+        let mut by_blob: BTreeMap<BlobOrdinal, Vec<(u32, BlobRange)>> = BTreeMap::new();
         for (index, range) in ranges.into_iter().enumerate() {
             let index = u32::try_from(index).expect("batches are bounded");
             by_blob.entry(range.blob).or_default().push((index, range));
@@ -293,7 +297,7 @@ impl AgentService {
     }
 
     fn open(&self, session: &mut AgentSession, dataset: DatasetId) -> Result<Reply, Refused> {
-        let nonce = fresh_nonce().filter(|_| dataset == self.digest.summary().dataset);
+        let nonce = self.entropy.nonce().filter(|_| dataset == self.digest.summary().dataset);
         let nonce = nonce
             .ok_or_else(|| (ErrorCode::Unknown, "this agent serves another dataset".to_owned()))?;
         session.challenge = Some((dataset, nonce));
@@ -343,7 +347,7 @@ impl AgentService {
             return Err((ErrorCode::Unknown, "no dataset is open under this handle".to_owned()));
         }
         if matches!(request, Request::Get { .. } | Request::PrefetchHint { .. }) {
-            self.has_begun.send_if_modified(|has_begun| !std::mem::replace(has_begun, true));
+            self.has_begun.set();
         }
         Ok(Answer::Now(match request {
             Request::Open { dataset, .. } => self.open(session, dataset)?,

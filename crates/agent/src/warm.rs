@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    Config,
+    Config, Environment,
     connection::LinkError,
     fetch::FetchError,
     node_link::NodeLink,
@@ -118,7 +118,11 @@ pub struct WarmResult {
 impl Warm {
     /// Fetches these blobs of the agent's dataset, `concurrency` at a time.
     pub fn new(config: Config, blobs: Vec<(BlobOrdinal, u64)>, concurrency: usize) -> Self {
-        Self { service: Arc::new(AgentService::new(config)), blobs, concurrency }
+        Self {
+            service: Arc::new(AgentService::new(config, Environment::of_this_machine())),
+            blobs,
+            concurrency,
+        }
     }
 
     /// Fetches until all blobs are resident, all nodes are given up, the origin fails or `stop`

@@ -4,21 +4,18 @@
 //! at that moment: an append is a copy into memory, and a switch to another thread would cost more
 //! than the copy. The thread is woken only when there are commands for the disk, and parks
 //! otherwise. It is the only thread that uses the disk.
+//!
+//! In a simulated world there is no thread: the world takes the turns itself ([`DeviceDriver`]).
 
-use std::{
-    io,
-    sync::Arc,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
     format::Geometry,
     index::Index,
-    io::{Disk, IoCommand, IoFault, Waker},
+    io::{Completion, Disk, IoCommand, IoFault, Waker},
     recovery::{Recovery, RecoveryReport},
     shard::{BufferPools, Counters, RequestError, RequestResult, Shard, ShardRequest},
 };
@@ -94,6 +91,7 @@ pub trait Engine: Send + Sync {
 pub struct DeviceThread {
     mailbox: Arc<Mailbox>,
     waker: Waker,
+    /// `None` for a device that is driven from outside.
     thread: Option<JoinHandle<()>>,
     index: Arc<RwLock<Index>>,
     geometry: Geometry,
@@ -139,7 +137,75 @@ struct Deferred {
     wake: bool,
 }
 
+/// Takes the turns of a device that has no thread. Its end is the end of the device: all requests
+/// end with `Gone`, as after a kill.
+pub struct DeviceDriver {
+    mailbox: Arc<Mailbox>,
+    disk: Box<dyn Disk>,
+    transfer: Transfer,
+}
+
+/// The state of a device after a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// The device is closed.
+    Ended,
+    /// The next turn follows a completion, a call of the waker, or this time.
+    Next(Option<Duration>),
+}
+
+/// What a turn passes between shard and disk.
+#[derive(Default)]
+struct Transfer {
+    commands: Vec<IoCommand>,
+    done: Vec<Completion>,
+}
+
+impl DeviceDriver {
+    /// Passes completions to the shard and new commands to the disk.
+    pub fn turn(&mut self) -> Turn {
+        self.mailbox.turn(&mut *self.disk, &mut self.transfer)
+    }
+
+    /// Takes completions from the disk, for the next turn.
+    pub fn complete(&mut self) {
+        self.disk.wait(Some(Duration::ZERO), &mut self.transfer.done);
+    }
+}
+
+impl Drop for DeviceDriver {
+    fn drop(&mut self) {
+        drop(DropShard(&self.mailbox));
+    }
+}
+
 impl DeviceThread {
+    /// Recovers the device at once. The caller takes its turns from then on.
+    pub fn driven(
+        recovery: Recovery<AnswerSink>,
+        pools: BufferPools,
+        mut disk: Box<dyn Disk>,
+    ) -> Result<(Self, DeviceDriver), IoFault> {
+        let (shard, recovery_report) = recovery.run(&mut *disk)?;
+        let (waker, index, geometry) = (disk.waker(), shard.index(), shard.geometry());
+        let entry_length_max = shard.entry_length_max();
+        let mailbox = Arc::new(Mailbox::new(shard));
+        let transfer = Transfer::default();
+        let driver = DeviceDriver { mailbox: Arc::clone(&mailbox), disk, transfer };
+        let thread = None;
+        let device = Self {
+            mailbox,
+            waker,
+            thread,
+            index,
+            geometry,
+            pools,
+            entry_length_max,
+            recovery_report,
+        };
+        Ok((device, driver))
+    }
+
     /// Starts a thread that recovers the device and then serves it.
     pub fn start(
         name: String,
@@ -274,26 +340,32 @@ impl Mailbox {
     /// The thread's main loop.
     fn serve(&self, disk: &mut dyn Disk) {
         let _drop_shard = DropShard(self);
-        let (mut commands, mut done) = (Vec::new(), Vec::new());
-        loop {
-            let (deferred, timeout) = {
-                let mut state = self.state.lock();
-                let deferred = state.work(self, |shard| {
-                    done.drain(..).for_each(|completion| shard.on_completion(completion));
-                });
-                std::mem::swap(&mut commands, &mut state.commands);
-                let Some(shard) = &state.shard else { return };
-                if state.stopping && commands.is_empty() && shard.is_idle() {
-                    return;
-                }
-                state.wakes_at = shard.wake_at();
-                let now = self.started.elapsed();
-                (deferred, state.wakes_at.map(|at| at.saturating_sub(now)))
-            };
-            deferred.send_answers();
-            disk.submit(&mut commands);
-            disk.wait(timeout, &mut done);
+        let mut transfer = Transfer::default();
+        while let Turn::Next(timeout) = self.turn(disk, &mut transfer) {
+            disk.wait(timeout, &mut transfer.done);
         }
+    }
+
+    /// Passes completions to the shard, answers to the callers and commands to the disk.
+    fn turn(&self, disk: &mut dyn Disk, transfer: &mut Transfer) -> Turn {
+        let Transfer { commands, done } = transfer;
+        let (deferred, timeout) = {
+            let mut state = self.state.lock();
+            let deferred = state.work(self, |shard| {
+                done.drain(..).for_each(|completion| shard.on_completion(completion));
+            });
+            std::mem::swap(commands, &mut state.commands);
+            let Some(shard) = &state.shard else { return Turn::Ended };
+            if state.stopping && commands.is_empty() && shard.is_idle() {
+                return Turn::Ended;
+            }
+            state.wakes_at = shard.wake_at();
+            let now = self.started.elapsed();
+            (deferred, state.wakes_at.map(|at| at.saturating_sub(now)))
+        };
+        deferred.send_answers();
+        disk.submit(commands);
+        Turn::Next(timeout)
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `config` | the configuration: keys, checks, reload |
 //! | `server` | start and stop |
 //! | `connections` | acceptance of connections, and their limits |
+//! | `environment` | random bytes, outgoing connections, workers |
 //! | `requests` | the handlers of requests |
 //! | `store` | blobs on flash and in memory, shared memory |
 //! | `train` | drives the managers of datasets |
@@ -19,6 +20,7 @@
 pub(crate) mod cluster;
 mod config;
 mod connections;
+mod environment;
 pub(crate) mod ops;
 pub(crate) mod requests;
 mod server;
@@ -29,9 +31,12 @@ pub use config::nodes::read_node_list;
 pub use config::reload::Reloads;
 pub use config::tenants::TenantConfig;
 pub use config::{Config, default_socket};
+pub use connections::acceptor::Acceptor;
 pub use connections::slots::ConnectionSlot;
+pub use environment::Environment;
 pub use ops::memory_budget::memory_max;
 pub use ops::memory_limit::{MemoryLimit, memory_limit};
 pub use ops::metrics::{Counters, Gauges, page as metrics_page};
+pub use ops::work_queue::{WorkQueue, WorkSlice, Worker};
 pub use requests::service::NodeService;
 pub use server::Server;

@@ -4,22 +4,21 @@ use std::{future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use forebay_core::Namespace;
-use forebay_transport::{Listener, SocketAccess, session, tcp::TcpAcceptor};
+use forebay_transport::{Listener, SocketAccess, tcp::TcpAcceptor};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::{Instant, interval, timeout},
+    time::{Instant, interval},
 };
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    cluster::peers::Peers,
     config::{Config, reload::Reloads},
     connections::acceptor::Acceptor,
+    environment::Environment,
     ops::{self, health::Health},
     requests::{access::Access, service::NodeService},
     store::blob_store::BlobStore,
-    train::manager_driver::ManagerDriver,
 };
 
 /// A node that is ready to serve.
@@ -50,16 +49,11 @@ impl Server {
             metrics = listener.local_addr().ok();
             background.spawn(ops::http::serve(listener, Arc::clone(&health)));
         }
-        let store_config = config.clone();
-        let open = move || BlobStore::open(&store_config);
+        let environment = Environment::of_this_machine();
+        let (store_config, entropy) = (config.clone(), environment.entropy.clone());
+        let open = move || BlobStore::open(&store_config, entropy);
         let blobs = tokio::task::spawn_blocking(open).await??;
-        let membership = config.membership()?;
-        let peers = Peers::load(config, membership.as_ref())?;
-        let nonce = session::fresh_nonce().context("cannot read random bytes from the kernel")?;
-        let incarnation = u64::from_le_bytes(*nonce.first_chunk().expect("longer"));
-        let managers =
-            ManagerDriver::new(blobs.capacity(), incarnation, membership.as_ref(), peers);
-        let node = Arc::new(NodeService::new(blobs, config, access, membership, managers));
+        let node = NodeService::new(blobs, config, access, environment)?;
         let tcp = match config.listen {
             Some(address) => Some(TcpAcceptor::bind(address, tls).await?),
             None => None,
@@ -93,9 +87,7 @@ impl Server {
     /// more claims are granted, and requests in progress have `shutdown_grace` to finish.
     pub async fn run(self, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
         let Self { node, listener, tcp, metrics: _, config, mut background } = self;
-        background.spawn(Arc::clone(&node).expire_claims());
-        background.spawn(Arc::clone(&node).drive_managers());
-        background.spawn(Peers::run(Arc::clone(&node)));
+        node.spawn_background(&mut background);
         let mut stop = pin!(stop);
         let mut acceptor = Acceptor::new(Arc::clone(&node));
         let mut tick = interval(Duration::from_secs(1));
@@ -118,22 +110,11 @@ impl Server {
                 () = &mut stop => break,
             }
         }
-        node.stop();
         // The sockets first, so that another node can be started at once.
         drop((listener, tcp));
-        let drained = async {
-            while node.is_busy() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            node.close();
-            while acceptor.next_ended().await.is_some() {}
-        };
-        if timeout(config.now().shutdown_grace, drained).await.is_err() {
-            tracing::warn!("requests aborted after shutdown_grace");
-        }
-        drop((acceptor, background));
-        node.flush().await;
-        node.work.close().await;
+        acceptor.drain(config.now().shutdown_grace).await;
+        drop(background);
+        node.finish().await;
         Ok(())
     }
 }

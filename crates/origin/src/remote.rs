@@ -70,6 +70,13 @@ impl Remote {
         Ok(Self { store, url, prefix, only: None, limits, deadline: options.deadline, identified })
     }
 
+    /// A store that is open already, under this URL.
+    pub fn on_store(store: Arc<dyn ObjectStore>, url: &str, options: &Options) -> Self {
+        let (url, prefix, only) = (url.to_owned(), Path::default(), None);
+        let limits = Limits::new(options.requests_max);
+        Self { store, url, prefix, only, limits, deadline: options.deadline, identified: true }
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

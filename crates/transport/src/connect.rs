@@ -1,9 +1,12 @@
 //! Outgoing connections: asynchronous connect to a node, for agents and for other nodes.
+//!
+//! A [`Connector`] opens them: [`Sockets`] in a process, a simulated network in a simulated world.
 
 use std::{io, sync::Arc, time::Duration};
 
 use forebay_auth::{Credentials, in_words};
 use forebay_core::{Endpoint, ids::endpoint::HostPort};
+use futures::future::BoxFuture;
 use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite, split},
@@ -22,16 +25,35 @@ pub type Incoming = Box<dyn AsyncRead + Send + Unpin>;
 /// The sending half of a connection.
 pub type Outgoing = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Connects to an endpoint within `timeout_after`, and applies the trust check of `credentials` to
-/// the server. Sends no request.
-pub async fn connect(
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-    timeout_after: Duration,
-) -> io::Result<(Incoming, Outgoing)> {
-    match timeout(timeout_after, connect_trusted(endpoint, credentials)).await? {
-        Err(error) => Err(in_words(&error).map_or(error, io::Error::other)),
-        connected => connected,
+/// Opens connections to endpoints.
+pub trait Connector: Send + Sync + 'static {
+    /// Connects to an endpoint within `timeout_after`, and applies the trust check of `credentials`
+    /// to the server. Sends no request.
+    fn connect<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        credentials: &'a Credentials,
+        timeout_after: Duration,
+    ) -> BoxFuture<'a, io::Result<(Incoming, Outgoing)>>;
+}
+
+/// Connections over sockets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sockets;
+
+impl Connector for Sockets {
+    fn connect<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+        credentials: &'a Credentials,
+        timeout_after: Duration,
+    ) -> BoxFuture<'a, io::Result<(Incoming, Outgoing)>> {
+        Box::pin(async move {
+            match timeout(timeout_after, connect_trusted(endpoint, credentials)).await? {
+                Err(error) => Err(in_words(&error).map_or(error, io::Error::other)),
+                connected => connected,
+            }
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use forebay_core::{
@@ -19,9 +19,12 @@ use forebay_core::{
     node::byte_budget::{BudgetTicket, ByteBudget, Grant, HolderId, ShareId},
 };
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    time::Instant,
+};
 
-use crate::Counter;
+use crate::{Counter, Latch};
 
 /// Parts of the memory, in sixteenths: the kernel's send buffers, replies, requests and waits.
 const SEND_BUFFERS: u64 = 4;
@@ -72,7 +75,8 @@ pub(crate) struct Account {
     share: OnceLock<ShareId>,
     /// Bytes sent and received.
     moved: AtomicU64,
-    is_closed: watch::Sender<bool>,
+    /// The connection is to be closed because it is too slow.
+    closed: Latch,
 }
 
 /// Bytes that count for a budget until this is dropped.
@@ -157,8 +161,7 @@ impl ConnectionMemory {
         let id = HolderId(self.next.fetch_add(1, Relaxed));
         let (share, moved) = (OnceLock::new(), AtomicU64::new(0));
         let memory = Arc::clone(self);
-        let account =
-            Arc::new(Account { id, memory, share, moved, is_closed: watch::Sender::new(false) });
+        let account = Arc::new(Account { id, memory, share, moved, closed: Latch::default() });
         self.accounts.lock().insert(id, Arc::downgrade(&account));
         account
     }
@@ -179,7 +182,7 @@ impl ConnectionMemory {
         let moved = |holder| accounts.get(&holder).map_or(0, |account| account.moved());
         let stalled = pool.state.lock().budget.stalled(now, moved);
         for account in stalled.iter().filter_map(|holder| accounts.get(holder)) {
-            if !account.is_closed.send_replace(true) {
+            if account.closed.set() {
                 self.stalled.one();
                 tracing::warn!(
                     connection = account.id.0,
@@ -217,8 +220,7 @@ impl Account {
 
     /// Completes when the connection is to be closed because it is too slow.
     pub async fn closed(&self) {
-        // The sender is not dropped while `self` lives.
-        let _ = self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await;
+        self.closed.wait().await;
     }
 
     /// See [`ConnectionMemory::try_borrow`].

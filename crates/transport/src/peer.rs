@@ -4,7 +4,7 @@ use std::io;
 
 use forebay_auth::names_of;
 use tokio::{
-    io::{self as tokio_io, AsyncRead, AsyncWrite, split},
+    io::{self as tokio_io, AsyncRead, AsyncWrite, Join, join, split},
     net::{TcpStream, UnixStream, tcp, unix},
 };
 use tokio_rustls::server::TlsStream;
@@ -31,6 +31,27 @@ pub struct Accepted<R, W> {
     pub(crate) peer: Peer,
     pub(crate) reader: R,
     pub(crate) writer: W,
+}
+
+impl<R, W> Accepted<R, W> {
+    /// A connection over another stream, whose peer is known.
+    pub fn new(peer: Peer, reader: R, writer: W) -> Self {
+        Self { peer, reader, writer }
+    }
+
+    /// The identity of the peer, before its hello.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The two halves of the stream, as one.
+    pub fn into_stream(self) -> Join<R, W>
+    where
+        R: AsyncRead,
+        W: AsyncWrite,
+    {
+        join(self.reader, self.writer)
+    }
 }
 
 impl Accepted<unix::OwnedReadHalf, unix::OwnedWriteHalf> {

@@ -8,6 +8,9 @@
 //! The slot of a connection is held until both directions have ended. After the client has stopped
 //! sending, it has to read on: otherwise its queued replies are dropped.
 //!
+//! Every `select!` is biased: the order of its branches decides, not a random number, so that a
+//! simulated world can repeat a run.
+//!
 //! Not here: the handling of requests, which is the [`Service`]'s.
 
 use std::{
@@ -24,12 +27,13 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::timeout,
 };
 
 use crate::{
+    Latch,
     memory::{Account, BudgetPermit, ConnectionMemory},
     peer::{Accepted, Peer, ReadHalf, WriteHalf},
     writer::{QueuedFrame, write},
@@ -128,8 +132,8 @@ struct Connection {
     bytes_max: usize,
     ranges: Arc<Semaphore>,
     waits: Arc<Semaphore>,
-    /// Its sender is dropped when no more requests will be read.
-    ended: watch::Receiver<()>,
+    /// Set when no more requests will be read.
+    ended: Arc<Latch>,
 }
 
 /// Reserved space for one payload: its bytes, and a slot in the queue of replies. It is taken
@@ -205,11 +209,13 @@ impl Replies {
         let Connection { frames, account, bytes, .. } = &*self.connection;
         let permits = self.connection.permits(length);
         let connection = tokio::select! {
+            biased;
             permit = Arc::clone(bytes).acquire_many_owned(permits) => permit.expect("never closed"),
             () = frames.closed() => return None,
         };
         let all = if length > SHORT_REPLY_MAX {
             tokio::select! {
+                biased;
                 permit = account.take_reply(length) => Some(permit?),
                 () = frames.closed() => return None,
             }
@@ -257,8 +263,7 @@ impl Replies {
 
     /// Completes when no more requests will be read from the connection.
     pub async fn disconnected(&self) {
-        let mut ended = self.connection.ended.clone();
-        while ended.changed().await.is_ok() {}
+        self.connection.ended.wait().await;
     }
 }
 
@@ -267,13 +272,6 @@ impl Connection {
     fn permits(&self, length: usize) -> u32 {
         u32::try_from(length.clamp(1, self.bytes_max)).expect("limits fit")
     }
-}
-
-/// A random nonce, or `None` if cannot read random bytes from the kernel.
-pub fn fresh_nonce() -> Option<[u8; 32]> {
-    let mut nonce = [0; 32];
-    let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-    (filled == Ok(nonce.len())).then_some(nonce)
 }
 
 /// Rejects a connection because there are too many. The refusal is sent from a task in `rejected`,
@@ -319,7 +317,9 @@ pub async fn serve<S: Service>(
     // In a set, which aborts it if this task is aborted.
     let mut writers = JoinSet::new();
     writers.spawn(write_until_closed(queue, writer, Arc::clone(&account)));
-    let (alive, ended) = watch::channel(());
+    let ended = Arc::<Latch>::default();
+    // Set as well if this task is aborted.
+    let alive = ended.set_on_drop();
     let bytes_max = service.memory().replies_per_connection().clamp(1, PAYLOAD_IN_FLIGHT);
     let connection = Arc::new(Connection {
         frames,
@@ -360,8 +360,9 @@ async fn write_until_closed(
     account: Arc<Account>,
 ) {
     tokio::select! {
-        () = write(queue, writer, Arc::clone(&account)) => {}
+        biased;
         () = account.closed() => {}
+        () = write(queue, writer, Arc::clone(&account)) => {}
     }
 }
 
@@ -370,6 +371,7 @@ async fn drain(writers: &mut JoinSet<()>, account: &Account) {
     loop {
         let before = account.moved();
         tokio::select! {
+            biased;
             _ = writers.join_next() => return,
             () = tokio::time::sleep(DRAIN_WINDOW) => {}
         }
@@ -432,8 +434,10 @@ async fn serve_requests<S: Service>(
     let session = session.as_mut().expect("authenticated");
     loop {
         let next = tokio::select! {
-            next = next_request(reader, connection, BODY_SIZE_MAX) => next?,
+            // A client that never stops sending must not keep the connection open.
+            biased;
             () = service.closing() => return Ok(()),
+            next = next_request(reader, connection, BODY_SIZE_MAX) => next?,
         };
         let Some((request, replies)) = next else { return Ok(()) };
         if matches!(request, Request::Hello { .. }) {
@@ -460,9 +464,10 @@ async fn next_request(
         request: Arc::new(Mutex::new(space)),
     };
     let received = tokio::select! {
-        received = read_frame(reader, &connection.account, size_max) => received?,
+        biased;
         // The writer has given up: no reply could be sent.
         () = connection.frames.closed() => return Ok(None),
+        received = read_frame(reader, &connection.account, size_max) => received?,
     };
     let (id, problem) = match received {
         Received::Frame { header, body, space } => match Request::decode(&header, &body) {

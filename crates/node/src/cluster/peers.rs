@@ -16,7 +16,7 @@ use forebay_core::{
     },
     ids::TokenHash,
 };
-use forebay_transport::{Incoming, Outgoing};
+use forebay_transport::{Connector, Incoming, Outgoing};
 use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, SentToken, VERSIONS};
 use parking_lot::Mutex;
 use tokio::{
@@ -34,9 +34,9 @@ const QUEUE_LENGTH_MAX: usize = 4096;
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The other nodes of the cluster.
-#[derive(Default)]
 pub(crate) struct Peers {
     all: BTreeMap<NodeName, Peer>,
+    connector: Arc<dyn Connector>,
     credentials: Credentials,
     token: Option<TokenHash>,
     /// Name of this node.
@@ -52,11 +52,15 @@ struct Peer {
 
 impl Peers {
     /// The peers of a configuration. Without `cluster_token` there are none.
-    pub fn load(config: &Config, membership: Option<&RingMembership>) -> anyhow::Result<Self> {
-        let Some(membership) = membership else { return Ok(Self::default()) };
+    pub fn load(
+        config: &Config,
+        membership: Option<&RingMembership>,
+        connector: Arc<dyn Connector>,
+    ) -> anyhow::Result<Self> {
+        let Some(membership) = membership else { return Ok(Self::none(connector)) };
         let Some(path) = &config.cluster_token else {
             tracing::warn!("no `cluster_token`: this node manages its part of every dataset alone");
-            return Ok(Self::default());
+            return Ok(Self::none(connector));
         };
         let token = read_token_file(path).context("`cluster_token`")?;
         let files = Files {
@@ -76,7 +80,13 @@ impl Peers {
             all.insert(member.name.clone(), Peer { endpoint, requests, queue });
         }
         let own_name = membership.name().to_string();
-        Ok(Self { all, credentials, token: Some(TokenHash::of(token.as_bytes())), own_name })
+        let token = Some(TokenHash::of(token.as_bytes()));
+        Ok(Self { all, connector, credentials, token, own_name })
+    }
+
+    fn none(connector: Arc<dyn Connector>) -> Self {
+        let (all, credentials, token, own_name) = Default::default();
+        Self { all, connector, credentials, token, own_name }
     }
 
     /// Names of the peers.
@@ -128,10 +138,11 @@ async fn run_connection(
     let mut health_log = HealthLog::default();
     loop {
         let peers = node.managers.peers();
-        let ended = match connect(&endpoint, &peers.credentials, &peers.own_name).await {
+        let ended = match connect(peers, &endpoint).await {
             Ok((reader, writer)) => {
                 while queue.try_recv().is_ok() {}
                 tokio::select! {
+                    biased;
                     ended = read_replies(&node, &name, reader, &mut health_log) => ended,
                     ended = write_requests(&mut queue, writer) => ended,
                 }
@@ -186,16 +197,12 @@ fn cause_of(error: &io::Error) -> String {
     }
 }
 
-async fn connect(
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-    own_name: &str,
-) -> io::Result<(Incoming, Outgoing)> {
-    let (mut reader, mut writer) =
-        forebay_transport::connect(endpoint, credentials, NODE_TIMEOUT).await?;
+async fn connect(peers: &Peers, endpoint: &Endpoint) -> io::Result<(Incoming, Outgoing)> {
+    let Peers { connector, credentials, own_name, .. } = peers;
+    let (mut reader, mut writer) = connector.connect(endpoint, credentials, NODE_TIMEOUT).await?;
     let (version_min, version_max) = VERSIONS;
     let token = SentToken(credentials.token().to_vec());
-    let hello = Request::Hello { version_min, version_max, job: own_name.to_owned(), token };
+    let hello = Request::Hello { version_min, version_max, job: own_name.clone(), token };
     write(&mut writer, &hello).await?;
     match timeout(NODE_TIMEOUT, read(&mut reader)).await?? {
         Reply::Hello { .. } => Ok((reader, writer)),

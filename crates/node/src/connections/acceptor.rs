@@ -1,22 +1,23 @@
 //! Acceptor: gives each new connection a slot and a task, or rejects it.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use forebay_core::node::{
     connection_slots::{SlotClass, SlotRefusal},
     pre_auth::Source,
 };
-use forebay_transport::{Accepted, session, tcp};
+use forebay_transport::{Accepted, Peer, ReadHalf, WriteHalf, session, tcp};
 use tokio::{
     net::{TcpStream, UnixStream},
     task::JoinSet,
+    time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 
 use crate::requests::service::NodeService;
 
 /// All connections of a node.
-pub(crate) struct Acceptor {
+pub struct Acceptor {
     node: Arc<NodeService>,
     connections: JoinSet<io::Result<()>>,
     /// Connections that receive a refusal before they are closed.
@@ -24,10 +25,12 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
+    /// No connections.
     pub fn new(node: Arc<NodeService>) -> Self {
         Self { node, connections: JoinSet::new(), rejected: JoinSet::new() }
     }
 
+    /// Whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
@@ -41,18 +44,28 @@ impl Acceptor {
         Some(())
     }
 
-    /// A connection over the Unix socket. A uid of the node, or of a tenant, decides about its slot
-    /// until the hello.
-    pub fn on_local(&mut self, socket: UnixStream) {
-        let Ok(peer) = socket.peer_cred() else { return };
-        let class = self.node.access.class_of_uid(peer.uid());
-        match self.node.slots.enter(class, Source::User(peer.uid())) {
+    /// A connection over the Unix socket.
+    pub(crate) fn on_local(&mut self, socket: UnixStream) {
+        let Ok(accepted) = Accepted::unix(socket) else { return };
+        let Peer::Unix { uid } = *accepted.peer() else { return };
+        self.on_stream(accepted, Source::User(uid));
+    }
+
+    /// A connection over a stream that needs no handshake. A uid of the node, or of a tenant,
+    /// decides about its slot until the hello.
+    pub fn on_stream(&mut self, accepted: Accepted<impl ReadHalf, impl WriteHalf>, source: Source) {
+        let class = match accepted.peer() {
+            Peer::Unix { uid } => self.node.access.class_of_uid(*uid),
+            Peer::Tcp | Peer::Tls { .. } => SlotClass::PreAuth,
+        };
+        match self.node.slots.enter(class, source) {
             Err(refusal) => {
                 let text = self.count_refused(refusal);
-                session::reject(&mut self.rejected, std::future::ready(Ok(socket)), text);
+                let stream = std::future::ready(Ok(accepted.into_stream()));
+                session::reject(&mut self.rejected, stream, text);
             }
             Ok(slot) => {
-                let (Ok(accepted), id) = (Accepted::unix(socket), slot.pre_auth()) else { return };
+                let id = slot.pre_auth();
                 let serve = session::serve(Arc::clone(&self.node), accepted, slot);
                 self.node.slots.set_task(id, self.connections.spawn(serve));
             }
@@ -60,7 +73,7 @@ impl Acceptor {
     }
 
     /// A connection over TCP.
-    pub fn on_remote(&mut self, accepted: (TcpStream, Option<TlsAcceptor>)) {
+    pub(crate) fn on_remote(&mut self, accepted: (TcpStream, Option<TlsAcceptor>)) {
         let Ok(address) = accepted.0.peer_addr() else { return };
         match self.node.slots.enter(SlotClass::PreAuth, address.ip().into()) {
             Err(refusal) => {
@@ -72,6 +85,23 @@ impl Acceptor {
                 let serve = tcp::serve(Arc::clone(&self.node), accepted, slot);
                 self.node.slots.set_task(id, self.connections.spawn(serve));
             }
+        }
+    }
+
+    /// Stops granting claims, and closes all connections when the requests in progress are done, at
+    /// the latest after `grace`.
+    pub async fn drain(mut self, grace: Duration) {
+        let node = Arc::clone(&self.node);
+        node.stop();
+        let drained = async {
+            while node.is_busy() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            node.close();
+            while self.next_ended().await.is_some() {}
+        };
+        if timeout(grace, drained).await.is_err() {
+            tracing::warn!("requests aborted after shutdown_grace");
         }
     }
 

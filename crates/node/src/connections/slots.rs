@@ -3,18 +3,14 @@
 //! `core::node::connection_slots` decides who gets a slot, and `core::node::pre_auth` which
 //! connection is evicted; this module aborts its task, and counts what was rejected.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use forebay_core::node::{
     connection_slots::{ConnectionSlots, SlotClass, SlotRefusal},
     pre_auth::{PreAuthConnection, PreAuthConnections, Source},
 };
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::Instant};
 
 use crate::ops::metrics::Counters;
 

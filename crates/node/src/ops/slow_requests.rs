@@ -1,8 +1,9 @@
 //! Slow requests: counted, and logged with operation, tenant and duration.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::ops::metrics::Counters;
 

@@ -1,19 +1,20 @@
-//! Work queue: threads that do long work in slices, one tenant's after the other.
+//! Work queue: workers that do long work in slices, one tenant's after the other.
 //!
 //! The runtime's workers serve hits, so they do no work of more than 1 ms. Hashes, scans of blob
 //! tables, reports and splits of space run here. `core::node::fair_queue` decides whose slice is
-//! next. These threads have a lower priority than the workers, and are half the number of cores.
+//! next. In a node a [`Worker`] is a thread with a lower priority than the runtime's workers, one
+//! for two cores. In a simulated world it is a task.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use forebay_core::node::{fair_queue::FairQueue, tenants::TenantId};
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// Nice value of the threads.
 const NICE: i32 = 5;
@@ -43,12 +44,25 @@ pub(crate) enum Slice<T> {
 /// Does one slice. Returns whether all is done.
 type Work = Box<dyn FnMut() -> bool + Send>;
 
-/// The queue, and its threads. They end when it is dropped.
-pub(crate) struct WorkQueue(Arc<Shared>);
+/// The queue. Its workers end when it is dropped.
+pub struct WorkQueue(Arc<Shared>);
+
+/// Does the work of a queue. If it ends first, the queue is closed.
+pub struct Worker(Arc<Shared>);
+
+/// The next slice of a work. If it is not run, the work goes back into the queue.
+pub struct WorkSlice {
+    shared: Arc<Shared>,
+    lane: Lane,
+    work: Option<Work>,
+}
 
 struct Shared {
     state: Mutex<State>,
+    /// Wakes workers that are threads.
     changed: Condvar,
+    /// Wakes a worker that is a task.
+    pushed: Notify,
 }
 
 #[derive(Default)]
@@ -60,20 +74,27 @@ struct State {
 }
 
 impl WorkQueue {
-    /// Starts the threads.
-    pub fn start() -> Self {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
+    /// A queue, and the first of its workers.
+    pub fn new() -> (Self, Worker) {
+        let (state, changed, pushed) = Default::default();
+        let shared = Arc::new(Shared { state, changed, pushed });
+        (Self(Arc::clone(&shared)), Worker(shared))
+    }
+
+    /// A queue whose workers are threads.
+    pub(crate) fn on_threads() -> Self {
+        let (queue, first) = Self::new();
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..(cores / 2).max(1) {
-            let shared = Arc::clone(&shared);
+        let others = (1..cores / 2).map(|_| Worker(Arc::clone(&queue.0)));
+        for worker in [first].into_iter().chain(others) {
             let thread = thread::Builder::new().name("forebay-work".to_owned());
-            thread.spawn(move || shared.work()).expect("a thread at start-up");
+            thread.spawn(move || worker.run()).expect("a thread at start-up");
         }
-        Self(shared)
+        queue
     }
 
     /// Does `slice` until it is done. If the caller does not wait any more, the rest is left out.
-    pub async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         lane: Lane,
         mut slice: impl FnMut() -> Slice<T> + Send + 'static,
@@ -100,7 +121,7 @@ impl WorkQueue {
     }
 
     /// Does work that fits into one slice.
-    pub async fn run_once<T: Send + 'static>(
+    pub(crate) async fn run_once<T: Send + 'static>(
         &self,
         lane: Lane,
         work: impl FnOnce() -> T + Send + 'static,
@@ -110,7 +131,7 @@ impl WorkQueue {
     }
 
     /// Does work of one slice without waiting for it.
-    pub fn post(&self, lane: Lane, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn post(&self, lane: Lane, work: impl FnOnce() + Send + 'static) {
         let mut work = Some(work);
         self.push(
             lane,
@@ -132,59 +153,118 @@ impl WorkQueue {
         state.queue.push(lane, work);
         drop(state);
         self.0.changed.notify_one();
+        self.0.pushed.notify_one();
     }
 
     /// Drops all work, and waits for slices that are being done.
-    pub async fn close(&self) {
-        let queue = {
-            let mut state = self.0.state.lock();
-            state.is_closed = true;
-            std::mem::take(&mut state.queue)
-        };
-        self.0.changed.notify_all();
-        drop(queue);
+    pub(crate) async fn close(&self) {
+        self.0.close();
         while self.0.state.lock().running > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }
 
 impl Drop for WorkQueue {
     fn drop(&mut self) {
-        self.0.state.lock().is_closed = true;
-        self.0.changed.notify_all();
+        self.0.close();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Worker {
+    /// Does slices until the queue is closed. For a thread.
+    fn run(&self) {
+        // Without the right to change priorities, the work competes with hits.
+        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+        while let Some(slice) = self.wait() {
+            let began = Instant::now();
+            slice.run(|| began.elapsed());
+        }
+    }
+
+    fn wait(&self) -> Option<WorkSlice> {
+        let mut state = self.0.state.lock();
+        while !state.is_closed {
+            if let Some(slice) = self.take(&mut state) {
+                return Some(slice);
+            }
+            self.0.changed.wait(&mut state);
+        }
+        None
+    }
+
+    /// The next slice, or `None` when the queue is closed. For a task, the only one of its queue.
+    pub async fn next(&self) -> Option<WorkSlice> {
+        loop {
+            {
+                let mut state = self.0.state.lock();
+                if state.is_closed {
+                    return None;
+                }
+                if let Some(slice) = self.take(&mut state) {
+                    return Some(slice);
+                }
+            }
+            self.0.pushed.notified().await;
+        }
+    }
+
+    fn take(&self, state: &mut State) -> Option<WorkSlice> {
+        let (lane, work) = state.queue.pop()?;
+        state.running += 1;
+        Some(WorkSlice { shared: Arc::clone(&self.0), lane, work: Some(work) })
+    }
+}
+
+impl WorkSlice {
+    /// Does the slice. `took` is the time that it has used then.
+    pub fn run(mut self, took: impl FnOnce() -> Duration) {
+        let Some(mut work) = self.work.take() else { return };
+        // A panic ends the request that waits for the result, and nothing else.
+        let outcome = catch_unwind(AssertUnwindSafe(&mut work));
+        // Work that is done is dropped here, and not under the lock.
+        let rest = (!outcome.unwrap_or(true)).then_some(work);
+        self.end(took(), rest);
+    }
+
+    fn end(&self, took: Duration, rest: Option<Work>) {
+        let mut state = self.shared.state.lock();
+        if state.is_closed {
+            drop(state);
+            drop(rest);
+            self.shared.state.lock().running -= 1;
+            return;
+        }
+        state.running -= 1;
+        state.queue.on_ran(self.lane, took, rest);
+    }
+}
+
+impl Drop for WorkSlice {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.end(Duration::ZERO, Some(work));
+        }
     }
 }
 
 impl Shared {
-    fn work(&self) {
-        // Without the right to change priorities, the work competes with hits.
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-        let mut state = self.state.lock();
-        while !state.is_closed {
-            let Some((lane, mut work)) = state.queue.pop() else {
-                self.changed.wait(&mut state);
-                continue;
-            };
-            state.running += 1;
-            drop(state);
-            let began = Instant::now();
-            // A panic ends the request that waits for the result, and nothing else.
-            let outcome = catch_unwind(AssertUnwindSafe(&mut work));
-            let is_done = outcome.unwrap_or(true);
-            // Work that is done is dropped here, and not under the lock.
-            let rest = (!is_done).then_some(work);
-            let took = began.elapsed();
-            state = self.state.lock();
-            if state.is_closed {
-                drop(state);
-                drop(rest);
-                self.state.lock().running -= 1;
-                return;
-            }
-            state.running -= 1;
-            state.queue.on_ran(lane, took, rest);
-        }
+    /// Drops all work.
+    fn close(&self) {
+        let queue = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.queue)
+        };
+        self.changed.notify_all();
+        self.pushed.notify_one();
+        drop(queue);
     }
 }
 
@@ -200,10 +280,10 @@ mod tests {
     /// A tenant's long work is not complete before another tenant's short work is.
     #[tokio::test]
     async fn short_work_overtakes_long_work() {
-        let (queue, slices) = (WorkQueue::start(), Arc::new(AtomicU64::new(0)));
+        let (queue, slices) = (WorkQueue::on_threads(), Arc::new(AtomicU64::new(0)));
         let done = Arc::clone(&slices);
         let long = queue.run(GREEDY, move || {
-            thread::sleep(std::time::Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
             if done.fetch_add(1, Relaxed) < 10_000 { Slice::More } else { Slice::Done(()) }
         });
         let mut long = std::pin::pin!(long);
@@ -222,7 +302,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_does_not_end_the_queue() {
-        let queue = WorkQueue::start();
+        let queue = WorkQueue::on_threads();
         queue.post(GREEDY, || panic!("on purpose"));
         assert_eq!(queue.run_once(HONEST, || 7).await, 7);
     }

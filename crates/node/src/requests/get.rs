@@ -189,6 +189,7 @@ impl NodeService {
                     self.counters.waits.one();
                     waiting.push(async move {
                         let in_time = tokio::select! {
+                            biased;
                             woken = timeout_at(deadline, &mut woken) => woken.is_ok(),
                             () = replies.disconnected() => false,
                         };
@@ -246,6 +247,7 @@ impl NodeService {
             let length = next.peek().map(RequestedRange::length);
             let length = length.filter(|_| pending.len() < READS_MAX);
             tokio::select! {
+                biased;
                 // Sending an answer frees space for the next.
                 Some(first) = pending.next() => {
                     let (mut shm_ranges, mut copied) = (Vec::new(), 0);

@@ -16,7 +16,6 @@ use forebay_core::{
         possession::{NamespaceBinding, ProofHasher, proofs_match},
     },
 };
-use forebay_transport::session::fresh_nonce;
 use forebay_wire::{BlobLength, ErrorCode, OpenAnswer};
 use parking_lot::Mutex;
 
@@ -176,7 +175,7 @@ impl PendingOpens {
         if self.challenges.len() >= CHALLENGES_MAX {
             self.challenges.clear();
         }
-        let nonce = fresh_nonce().ok_or_else(|| {
+        let nonce = node.entropy.nonce().ok_or_else(|| {
             (ErrorCode::Failed, "cannot read random bytes from the kernel".to_owned())
         })?;
         self.challenges.insert(dataset, Challenge { nonce, table });

@@ -6,14 +6,14 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use forebay_core::{DatasetId, dataset::blob_table::BlobTable, node::presence::PresenceLog};
-use forebay_transport::session::fresh_nonce;
+use forebay_transport::Entropy;
 use forebay_wire::{ErrorCode, PRESENCE_MAX, Reply};
 use parking_lot::Mutex;
-use tokio::sync::Mutex as TaskMutex;
+use tokio::{sync::Mutex as TaskMutex, time::Instant};
 
 use crate::{
     ops::work_queue::{Lane, ROWS_PER_SLICE, Slice},
@@ -46,7 +46,11 @@ struct State {
 
 impl PresenceRegistry {
     /// The presence of a dataset, shared by all connections.
-    pub fn of(&self, table: &Arc<BlobTable>) -> Result<Arc<DatasetPresence>, Refused> {
+    pub fn of(
+        &self,
+        table: &Arc<BlobTable>,
+        entropy: &Entropy,
+    ) -> Result<Arc<DatasetPresence>, Refused> {
         let blobs = u32::try_from(table.rows().len()).ok().filter(|blobs| *blobs <= PRESENCE_MAX);
         let blobs = blobs.ok_or_else(out_of_range)?;
         let mut registry = self.0.lock();
@@ -54,10 +58,9 @@ impl PresenceRegistry {
             return Ok(known);
         }
         registry.retain(|_, presence| presence.strong_count() > 0);
-        let nonce = fresh_nonce().ok_or_else(|| {
+        let first_version = entropy.number().ok_or_else(|| {
             (ErrorCode::Failed, "cannot read random bytes from the kernel".to_owned())
         })?;
-        let first_version = u64::from_le_bytes(*nonce.first_chunk().expect("longer"));
         let log = Arc::new(Mutex::new(PresenceLog::new(blobs, first_version)));
         let state = State { log, next_scan: None };
         let (table, state) = (Arc::clone(table), TaskMutex::new(state));

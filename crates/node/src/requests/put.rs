@@ -1,7 +1,7 @@
 //! Puts: a blob arrives in parts, is hashed as they come, and becomes visible only if the whole
 //! hashes to its address (promise 1).
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use forebay_core::{
@@ -31,7 +31,7 @@ use crate::{
 /// Puts that are not complete. The node owns them, not the connections: a put whose claim is lost
 /// is ended even if its client is silent.
 #[derive(Default)]
-pub(crate) struct PutsInProgress(Mutex<HashMap<Address, PartialPut>>);
+pub(crate) struct PutsInProgress(Mutex<BTreeMap<Address, PartialPut>>);
 
 /// The client of a put.
 #[derive(Debug, Clone, Copy)]
@@ -227,7 +227,10 @@ impl NodeService {
     pub(crate) fn end_lost_puts(&self) {
         let lost: Vec<(Address, PartialPut)> = {
             let (mut puts, fetches) = (self.puts.0.lock(), self.fetch_table.lock());
-            puts.extract_if(|address, put| !fetches.may_write(put.owner.holder, address)).collect()
+            let is_lost = |address: &Address, put: &mut PartialPut| {
+                !fetches.may_write(put.owner.holder, address)
+            };
+            puts.extract_if(.., is_lost).collect()
         };
         // The memory first, then the right to write the blob.
         for (address, put) in lost {

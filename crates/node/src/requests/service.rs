@@ -8,9 +8,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use anyhow::Context as _;
 use forebay_core::{
     BlobOrdinal, ByteSize, Namespace,
     agent::free_space::FreeSpace,
@@ -25,17 +26,20 @@ use forebay_core::{
         pre_auth::Source,
     },
 };
+use forebay_flash::Flash;
 use forebay_transport::{
-    ConnectionMemory, Peer,
+    ConnectionMemory, Entropy, Latch, Peer,
     session::{Replies, Service},
 };
 use forebay_wire::{ErrorCode, Refusal, Request};
 use parking_lot::Mutex;
-use tokio::sync::{oneshot, watch};
+use tokio::{sync::oneshot, task::JoinSet, time::Instant};
 
 use crate::{
+    cluster::peers::Peers,
     config::Config,
     connections::slots::{ConnectionSlot, SlotRegistry},
+    environment::Environment,
     ops::{
         memory_budget::memory_max,
         metrics::{self, Counters, Gauges},
@@ -53,6 +57,7 @@ use crate::{
     },
     store::{
         blob_store::BlobStore,
+        eviction::EvictionPolicy,
         shm_regions::{ShmGrant, ShmRegions},
     },
     train::manager_driver::{ClusterGauges, ManagerDriver},
@@ -84,6 +89,7 @@ pub struct NodeService {
     pub(crate) presence: PresenceRegistry,
     pub(crate) work: WorkQueue,
     pub(crate) slow_requests: SlowRequestLog,
+    pub(crate) entropy: Entropy,
     started: Instant,
     next_holder: AtomicU64,
     /// The most memory that the node uses.
@@ -91,7 +97,7 @@ pub struct NodeService {
     /// Gets that are not completely answered.
     gets_in_flight: AtomicU64,
     stopping: AtomicBool,
-    closing: watch::Sender<bool>,
+    closing: Latch,
 }
 
 /// Counts a get as in flight until it is dropped.
@@ -104,18 +110,35 @@ impl Drop for GetInFlight<'_> {
 }
 
 impl NodeService {
-    /// A node with these blobs. `membership` is `None` for a single node.
+    /// A node on devices that `open` opens with the node's eviction policy.
+    pub fn on_devices(
+        config: &Config,
+        namespaces: Vec<Namespace>,
+        environment: Environment,
+        open: impl FnOnce(EvictionPolicy) -> Flash,
+    ) -> anyhow::Result<Arc<Self>> {
+        let access = Access::load(config, namespaces)?;
+        let blobs = BlobStore::on_devices(config, environment.entropy.clone(), open);
+        Self::new(blobs, config, access, environment)
+    }
+
+    /// A node with these blobs.
     pub(crate) fn new(
         blobs: BlobStore,
         config: &Config,
         access: Access,
-        membership: Option<RingMembership>,
-        managers: ManagerDriver,
-    ) -> Self {
+        environment: Environment,
+    ) -> anyhow::Result<Arc<Self>> {
+        let Environment { entropy, connector, work } = environment;
+        let membership = config.membership()?;
+        let peers = Peers::load(config, membership.as_ref(), connector)?;
+        let incarnation = entropy.number().context("cannot read random bytes from the kernel")?;
+        let managers =
+            ManagerDriver::new(blobs.capacity(), incarnation, membership.as_ref(), peers);
         let counters = Arc::new(Counters::default());
         let peers = managers.peers().names().count();
         let blobs_capacity = blobs.capacity();
-        Self {
+        Ok(Arc::new(Self {
             slots: SlotRegistry::new(config.max_connections, peers, Arc::clone(&counters)),
             connection_memory: ConnectionMemory::new(
                 config.connection_memory_size(),
@@ -133,15 +156,29 @@ impl NodeService {
             tables: OpenTables::new(config.table_memory()),
             shm_regions: ShmRegions::new(config.shared_memory_size()),
             presence: PresenceRegistry::default(),
-            work: WorkQueue::start(),
+            work,
             slow_requests: SlowRequestLog::default(),
+            entropy,
             started: Instant::now(),
             next_holder: AtomicU64::new(0),
             memory_max: memory_max(config, blobs_capacity),
             gets_in_flight: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            closing: watch::Sender::new(false),
-        }
+            closing: Latch::default(),
+        }))
+    }
+
+    /// Starts the tasks beside the connections.
+    pub fn spawn_background(self: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        tasks.spawn(Arc::clone(self).expire_claims());
+        tasks.spawn(Arc::clone(self).drive_managers());
+        tasks.spawn(Peers::run(Arc::clone(self)));
+    }
+
+    /// Makes all blobs durable and ends the work queue, after the last connection.
+    pub async fn finish(&self) {
+        self.flush().await;
+        self.work.close().await;
     }
 
     /// A slot for a connection of this node's own user.
@@ -156,7 +193,7 @@ impl NodeService {
 
     /// Closes all connections.
     pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
+        self.closing.set();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -347,8 +384,7 @@ impl Service for NodeService {
     }
 
     async fn closing(&self) {
-        // An error means that the sender, and so the node, was dropped.
-        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+        self.closing.wait().await;
     }
 
     async fn on_disconnect(self: &Arc<Self>, session: NodeSession) {

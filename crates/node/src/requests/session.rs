@@ -80,7 +80,7 @@ impl NodeSession {
         if let Some(presence) = self.presence.get(&handle) {
             return Ok(Arc::clone(presence));
         }
-        let presence = node.presence.of(self.dataset(handle)?)?;
+        let presence = node.presence.of(self.dataset(handle)?, &node.entropy)?;
         self.presence.insert(handle, Arc::clone(&presence));
         Ok(presence)
     }

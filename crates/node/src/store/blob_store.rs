@@ -27,6 +27,7 @@ use forebay_core::{Address, ByteSize, DatasetId, dataset::blob_table::BlobRow};
 use forebay_flash::{
     DeviceConfig, EntryKey, Flash, FlashConfig, Group, RequestError, shard::Counters, size_of,
 };
+use forebay_transport::Entropy;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -34,7 +35,7 @@ use crate::{
     config::{Config, temporary_directory},
     ops::memory_limit,
     store::{
-        eviction::DatasetUses,
+        eviction::{DatasetUses, EvictionPolicy},
         groups::GroupName,
         long_blob::{PART_LENGTH_MAX, TAG_WHOLE},
         memory_cache::MemoryCache,
@@ -55,6 +56,8 @@ pub(crate) struct BlobStore {
     pub(super) write_buffers: Arc<Semaphore>,
     write_buffers_max: usize,
     dataset_uses: DatasetUses,
+    /// Source of the keys of parts.
+    pub(super) entropy: Entropy,
 }
 
 /// Result of a read.
@@ -79,7 +82,7 @@ pub(super) enum StoredAs {
 
 impl BlobStore {
     /// Opens the devices of a configuration and recovers their blobs.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, entropy: Entropy) -> anyhow::Result<Self> {
         let directory = &config.directory;
         let shown = directory.display();
         let shared = temporary_directory();
@@ -112,10 +115,7 @@ impl BlobStore {
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());
         flash.backend = config.io;
         let dataset_uses = DatasetUses::new();
-        flash.eviction = Arc::new({
-            let uses = dataset_uses.clone();
-            move || Box::new(uses.clone())
-        });
+        flash.eviction = dataset_uses.policy();
         let flash = Flash::open(&flash)?;
         for lost in lost {
             tracing::warn!(
@@ -123,10 +123,26 @@ impl BlobStore {
                 "missing device created again: its content is lost; is its disk mounted?"
             );
         }
-        Ok(Self::new(flash, dataset_uses, config.memory_cache_size()))
+        Ok(Self::new(flash, dataset_uses, config.memory_cache_size(), entropy))
     }
 
-    pub(super) fn new(flash: Flash, dataset_uses: DatasetUses, memory_cache: ByteSize) -> Self {
+    /// A store on devices that are open already.
+    pub fn on_devices(
+        config: &Config,
+        entropy: Entropy,
+        open: impl FnOnce(EvictionPolicy) -> Flash,
+    ) -> Self {
+        let dataset_uses = DatasetUses::new();
+        let flash = open(dataset_uses.policy());
+        Self::new(flash, dataset_uses, config.memory_cache_size(), entropy)
+    }
+
+    pub(super) fn new(
+        flash: Flash,
+        dataset_uses: DatasetUses,
+        memory_cache: ByteSize,
+        entropy: Entropy,
+    ) -> Self {
         let write_buffers_max = memory_limit::plan().write_buffers.0;
         let write_buffers_max = usize::try_from(write_buffers_max).expect("64-bit addresses");
         Self {
@@ -138,6 +154,7 @@ impl BlobStore {
             write_buffers: Arc::new(Semaphore::new(write_buffers_max)),
             write_buffers_max,
             dataset_uses,
+            entropy,
         }
     }
 

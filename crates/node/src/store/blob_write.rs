@@ -11,7 +11,7 @@ use forebay_core::{
     dataset::blob_table::{BlobRow, BlobTable},
 };
 use forebay_flash::RequestError;
-use forebay_transport::{ByteChain, session::fresh_nonce};
+use forebay_transport::ByteChain;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::store::{
@@ -56,7 +56,7 @@ impl BlobStore {
         self.on_use(table.dataset());
         let group = self.group_of(table, blob);
         let parts = if is_long {
-            Some(Parts { key: fresh_nonce().ok_or(RequestError::Failed)?, written: 0 })
+            Some(Parts { key: self.entropy.nonce().ok_or(RequestError::Failed)?, written: 0 })
         } else {
             None
         };

@@ -1,7 +1,7 @@
 //! Eviction: the region that a full device loses. Of the least recently used dataset, the oldest
 //! region.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use forebay_core::{DatasetId, node::dataset_lru::DatasetLru};
 use forebay_flash::{
@@ -9,6 +9,10 @@ use forebay_flash::{
     shard::{Candidate, Eviction},
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Makes the eviction policy of a device.
+pub type EvictionPolicy = Arc<dyn Fn() -> Box<dyn Eviction> + Send + Sync>;
 
 /// The uses of datasets, shared by all devices.
 #[derive(Clone)]
@@ -20,6 +24,12 @@ pub(super) struct DatasetUses {
 impl DatasetUses {
     pub fn new() -> Self {
         Self { started: Instant::now(), dataset_lru: Arc::default() }
+    }
+
+    /// The policy of each device.
+    pub fn policy(&self) -> EvictionPolicy {
+        let uses = self.clone();
+        Arc::new(move || Box::new(uses.clone()))
     }
 
     /// A blob of the dataset was read or put.

@@ -2,7 +2,7 @@
 
 pub(crate) mod blob_store;
 pub(crate) mod blob_write;
-mod eviction;
+pub(crate) mod eviction;
 mod groups;
 pub(crate) mod long_blob;
 pub(crate) mod memory_cache;

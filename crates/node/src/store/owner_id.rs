@@ -4,7 +4,7 @@
 use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 
 use anyhow::{Context as _, ensure};
-use forebay_transport::session::fresh_nonce;
+use forebay_transport::Entropy;
 
 /// File with the owner id, in the node's directory.
 pub(super) const FILE: &str = "node.id";
@@ -19,7 +19,7 @@ pub(super) fn read_or_create(directory: &Path) -> anyhow::Result<[u8; 16]> {
             format!("`{shown}` is damaged: it is not 16 bytes long; remove it and the devices")
         });
     }
-    let nonce = fresh_nonce().context("cannot read random bytes from the kernel")?;
+    let nonce = Entropy::kernel().nonce().context("cannot read random bytes from the kernel")?;
     let id = *nonce.first_chunk::<16>().expect("longer");
     let mut file = fs::OpenOptions::new()
         .write(true)

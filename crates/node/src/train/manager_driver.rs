@@ -14,7 +14,7 @@
 //! Not here: the connections to other nodes (`cluster::peers`).
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -75,7 +75,7 @@ pub(crate) struct ManagerDriver {
     /// The half-chunks that are kept of each managed dataset, ascending.
     keep_sets: RwLock<HashMap<DatasetId, Arc<[HalfChunk]>>>,
     /// Bytes that were put since the last decision.
-    arrived: Mutex<HashMap<(DatasetId, HalfChunk), u64>>,
+    arrived: Mutex<BTreeMap<(DatasetId, HalfChunk), u64>>,
     /// Blob tables of the datasets that are managed here.
     tables: Mutex<HashMap<DatasetId, Arc<BlobTable>>>,
     /// Bytes for managed datasets.

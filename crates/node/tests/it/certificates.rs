@@ -18,7 +18,7 @@ use forebay_core::{
     cluster::ring::{Member, Weight},
 };
 use forebay_node::{Config, TenantConfig};
-use forebay_transport::connect;
+use forebay_transport::{Connector as _, Sockets};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::rustls::{
     ServerConfig, ServerConnection, StreamOwned,
@@ -299,7 +299,8 @@ fn an_agents_connection_has_the_same_errors() {
     let setup = TenantSetup::new(Transport::Tls);
     let connect_agent = |credentials: &Credentials, endpoint: Endpoint| {
         runtime.block_on(async {
-            let (mut reader, mut writer) = connect(&endpoint, credentials, TIMEOUT).await?;
+            let connected = Sockets.connect(&endpoint, credentials, TIMEOUT);
+            let (mut reader, mut writer) = connected.await?;
             let hello = hello("agent", token_of(OURS).as_bytes()).encode(1).to_bytes();
             writer.write_all(&hello).await?;
             writer.flush().await?;

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use forebay_core::units::{ByteRate, parse_duration};
 use forebay_dev_origin::Config;
-use forebay_transport::session::fresh_nonce;
+use forebay_transport::Entropy;
 
 use crate::{
     output::{self, Verdict},
@@ -82,7 +82,7 @@ pub async fn run(command: Command) -> anyhow::Result<Verdict> {
 
 /// A random secret key.
 pub fn secret() -> anyhow::Result<String> {
-    let nonce = fresh_nonce().context("read random bytes from the system")?;
+    let nonce = Entropy::kernel().nonce().context("read random bytes from the system")?;
     Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -18,6 +18,7 @@ use forebay_flash::{
     recovery::Recovery,
     shard::{BufferPools, OldestFirst, Settings},
 };
+use forebay_transport::Entropy;
 use parking_lot::{Condvar, Mutex};
 
 use crate::store::{
@@ -302,7 +303,7 @@ fn live(seed: u64, medium: &mut dyn Medium) {
             readable.clear();
         }
         let flash = medium.open(&chosen);
-        let store = BlobStore::new(flash, DatasetUses::new(), ByteSize(0));
+        let store = BlobStore::new(flash, DatasetUses::new(), ByteSize(0), Entropy::kernel());
         readable = runtime.block_on(run(&mut random, &store, &readable));
         let crash = random.u8(..4) == 0;
         if crash {
