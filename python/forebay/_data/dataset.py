@@ -37,7 +37,7 @@ from forebay._native import (
 from forebay._runtime.incarnation import Incarnation
 from forebay._runtime.job import check_options, new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
-from forebay._runtime.ranks import ranks
+from forebay._runtime.ranks import ranks_if_known
 from forebay._runtime.shared_counters import SharedCounters
 from forebay._runtime.warnings import warn
 
@@ -188,7 +188,7 @@ class Dataset:
             options=options,
         )
         self._job_name = self._job.name
-        self._name = self._job_name.of(*ranks())
+        self._name = self._job_name.of(*ranks_if_known())
         self._reader = self._job.reader(self._digest, self._name)
         self._workers_restarted = 0
         self._verified = SharedCounters(VERIFIED)

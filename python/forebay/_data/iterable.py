@@ -16,7 +16,7 @@ from forebay._data.dataset import ITEMS_PER_REQUEST, Dataset
 from forebay._data.prefetch import send_hint
 from forebay._loader.checkpoint import int_field
 from forebay._native import StateError
-from forebay._runtime.ranks import given_or_found
+from forebay._runtime.ranks import Ranks
 
 #: Version of the state that ``state_dict`` returns.
 STATE_VERSION = 2
@@ -55,7 +55,7 @@ class IterableDataset(data.IterableDataset[Any]):
         world_size: int | None = None,
     ) -> None:
         self._dataset, self._shuffle, self._seed, self._is_even = dataset, shuffle, seed, is_even
-        self._ranks = given_or_found(rank, world_size)
+        self._ranks = Ranks(rank, world_size)
         self._epochs = _EpochCounter()
         self._epoch = 0
         #: Items of the epoch that this process has yielded.
@@ -100,7 +100,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def _shard(self) -> list[int]:
         """The number of this worker's share, and the number of shares."""
-        rank, world = self._ranks
+        rank, world = self._ranks.now
         worker = data.get_worker_info()
         at, of = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return [rank * of + at, world * of]

@@ -24,7 +24,7 @@ from forebay._runtime.incarnation import Incarnation
 from forebay._runtime.job import JobName
 from forebay._runtime.node import default_socket, endpoint, ensure_node, warn_without_node
 from forebay._runtime.processes import answers
-from forebay._runtime.ranks import ranks
+from forebay._runtime.ranks import ranks_if_known
 
 #: Hits that a process compares with the dataset by default.
 VERIFY = 8
@@ -129,7 +129,7 @@ class Wrapped:
         key_file = None if namespace_key is None else Path(namespace_key).absolute()
         node = endpoint(default_socket() if cache == "auto" else cache)
         self._job_name = JobName(job)
-        job_name, starts = self._job_name.of(*ranks()), cache == "auto"
+        job_name, starts = self._job_name.of(*ranks_if_known()), cache == "auto"
         self._items = KeyedItems(
             dataset, key, self._name, node, key_file, job_name, start_node=starts, verify=verify
         )

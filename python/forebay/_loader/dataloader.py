@@ -19,12 +19,12 @@ from forebay._data.wrap import Source, Wrapped
 from forebay._loader.checkpoint import checksum
 from forebay._loader.iteration import Iteration
 from forebay._loader.mixture_order import MixtureOrder
-from forebay._loader.order import Order, OrderSampler, checked_batch_size
+from forebay._loader.order import DividedSampler, Order, OrderSampler, checked_batch_size
 from forebay._loader.stats import HitCounter, LoaderCounters, collect_stats
 from forebay._loader.substitute import DrawnOrder, Lengths, Replay, Substitute
 from forebay._loader.torch_orders import Sequential, Strict, UserOrder
 from forebay._native import StateError
-from forebay._runtime.ranks import given_or_found
+from forebay._runtime.ranks import Ranks
 from forebay._runtime.warnings import warn
 from forebay._workers import pool
 from forebay._workers.shm_batches import keep_freed_memory
@@ -58,8 +58,9 @@ class DataLoader(data.DataLoader[Any]):
         a batch are random among those of similar length only (``docs/guide/train.md``).
     rank, world_size
         The rank of this process and the number of ranks, for ``order="substitute"``. The default is
-        from ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``). All ranks get the
-        same number of batches; no ``DistributedSampler`` is needed.
+        from ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``; ``srun``), when an
+        epoch begins. All ranks get the same number of batches; no ``DistributedSampler`` is
+        needed.
     on_error
         What to do with items that cannot be read; replaces the value of :class:`forebay.Dataset`.
     options
@@ -125,7 +126,7 @@ class DataLoader(data.DataLoader[Any]):
             dataset._set_on_error(on_error)
         if dataset._on_error == "skip" and batch_size is None and batch_sampler is None:
             raise ValueError("on_error='skip' needs batches, and batch_size=None has none")
-        of_world = given_or_found(rank, world_size)
+        ranks = Ranks(rank, world_size)
         size = batch_size or 1
         order_of: Order | None = None
         if has_sampler:
@@ -133,16 +134,17 @@ class DataLoader(data.DataLoader[Any]):
             options.update(sampler=sampler, batch_sampler=batch_sampler, shuffle=shuffle or None)
         else:
             if isinstance(dataset, Mixture):
-                order_of = MixtureOrder(dataset, size, drop_last, of_world, generator)
+                order_of = MixtureOrder(dataset, size, drop_last, ranks, generator)
             elif replay is not None:
-                order_of = Replay(dataset, size, drop_last, of_world, replay, lengths)
+                order_of = Replay(dataset, size, drop_last, ranks, replay, lengths)
             elif not shuffle:
                 order_of = Sequential(dataset, size, drop_last)
             elif order == "strict" or (order is None and isinstance(dataset, Wrapped)):
                 order_of = Strict(dataset, size, drop_last, generator)
             else:
-                order_of = Substitute(dataset, size, drop_last, of_world, generator, lengths)
-            options["sampler"] = OrderSampler(order_of)
+                order_of = Substitute(dataset, size, drop_last, ranks, generator, lengths)
+            divides = isinstance(order_of, DrawnOrder | MixtureOrder)
+            options["sampler"] = (DividedSampler if divides else OrderSampler)(order_of)
             self._order: Order = order_of
         self._counters = LoaderCounters()
         self._hits = HitCounter(dataset)

@@ -18,6 +18,7 @@ from forebay._loader.checkpoint import int_field, is_valid_int
 from forebay._loader.order import DRAWN_MIN, Epoch, Order
 from forebay._loader.substitute import Substitute
 from forebay._native import StateError
+from forebay._runtime.ranks import Ranks
 from forebay._workers.interrupts import defer_interrupts
 
 
@@ -112,20 +113,23 @@ class MixtureOrder(Order):
         mixture: Mixture,
         batch: int,
         drop_last: bool,
-        ranks: tuple[int, int],
+        ranks: Ranks,
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(mixture, batch, drop_last)
-        self.mixture, self._world = mixture, ranks[1]
+        self.mixture, self._ranks = mixture, ranks
         self.parts = [Substitute(part, 1, False, ranks, generator) for part in mixture._parts]
         for part in self.parts:
             part.over_ask *= batch
         self._pending: list[int] | None = None
         self._length: int | None = None
 
+    def check_foreign_loader(self) -> None:
+        self.parts[0].check_foreign_loader()
+
     def __len__(self) -> int:
         if self._length is None:
-            shares = [-(-len(part) // self._world) for part in self.mixture._parts]
+            shares = [-(-len(part) // self._ranks.world) for part in self.mixture._parts]
             turns = _Turns(self.mixture._weights, [0] * len(shares))
             while turns.drawn[part := turns.next()] < shares[part]:
                 turns.drawn[part] += 1

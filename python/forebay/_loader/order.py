@@ -149,6 +149,10 @@ class Order(ABC):
         """Set the number of the next epoch."""
         return
 
+    def check_foreign_loader(self) -> None:
+        """Raise if another loader must not iterate over this order."""
+        return
+
     @property
     def current(self) -> Epoch | None:
         """The epoch that was begun or continued last."""
@@ -210,12 +214,21 @@ class OrderSampler(data.Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         epoch = self._order.current_of_thread
         if epoch is None:  # another loader iterates over this sampler
+            self._order.check_foreign_loader()
             epoch = self._order.begin()
         while (batch := epoch.take()) is not None:
             yield from batch
 
     def set_epoch(self, epoch: int) -> None:
         self._order.set_epoch(epoch)
+
+
+class DividedSampler(OrderSampler, data.DistributedSampler[int]):
+    """The sampler of an order that divides its items among ranks.
+
+    Frameworks replace or wrap the sampler of a loader, unless it is a ``DistributedSampler``: a
+    second division would leave items out.
+    """
 
 
 def checked_batch_size(size: Any) -> int:

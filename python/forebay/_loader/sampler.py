@@ -12,7 +12,7 @@ from forebay._data.dataset import Dataset
 from forebay._loader.order import checked_batch_size
 from forebay._loader.substitute import Lengths, Substitute
 from forebay._native import StateError
-from forebay._runtime.ranks import given_or_found
+from forebay._runtime.ranks import Ranks
 
 
 class Sampler(data.Sampler[int]):
@@ -57,8 +57,8 @@ class Sampler(data.Sampler[int]):
         world_size: int | None = None,
     ) -> None:
         batch_size = checked_batch_size(batch_size)
-        of_world = given_or_found(rank, world_size)
-        self._order = Substitute(dataset, batch_size, drop_last, of_world, generator, lengths)
+        ranks = Ranks(rank, world_size)
+        self._order = Substitute(dataset, batch_size, drop_last, ranks, generator, lengths)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch.

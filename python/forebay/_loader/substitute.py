@@ -19,6 +19,7 @@ from forebay._data.wrap import Source
 from forebay._loader.checkpoint import DAMAGED, int_field, single_state
 from forebay._loader.order import DRAWN_MIN, Epoch, Order, draw_seed
 from forebay._native import Fenced, StateError
+from forebay._runtime.ranks import Ranks
 from forebay._workers.interrupts import defer_interrupts
 
 #: Batches that are drawn before PyTorch takes them, so that the agent can fetch what is missing.
@@ -154,13 +155,27 @@ class DrawnOrder(Order):
         dataset: Source,
         batch: int,
         drop_last: bool,
-        ranks: tuple[int, int],
+        ranks: Ranks,
         lengths: Lengths | None,
     ) -> None:
         super().__init__(dataset, batch, drop_last)
         self._lengths = None if lengths is None else read_lengths(dataset, lengths)
-        self.ranks = self._rank, self._world = ranks
+        self._ranks = ranks
         self._init_process_local()
+
+    def check_foreign_loader(self) -> None:
+        """Another loader of several ranks would divide the items of this rank once more."""
+        if self._ranks.world > 1:
+            raise RuntimeError(
+                f"this loader divides its items among {self._ranks.world} ranks already, and"
+                " another loader was made from it, which would divide them again: do not pass it"
+                " to `prepare` of Accelerate, and use the loader itself"
+            )
+
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """The rank of this process and the number of ranks."""
+        return self._ranks.now
 
     def _init_process_local(self) -> None:
         """Attributes that each process has of its own."""
@@ -220,7 +235,7 @@ class Substitute(DrawnOrder):
         dataset: Source,
         batch: int,
         drop_last: bool,
-        ranks: tuple[int, int],
+        ranks: Ranks,
         generator: torch.Generator | None,
         lengths: Lengths | None = None,
     ) -> None:
@@ -234,8 +249,8 @@ class Substitute(DrawnOrder):
     def __len__(self) -> int:
         items = len(self.dataset)
         if self.drop_last:
-            return items // self._world // self.batch * self.batch
-        return -(-items // self._world)
+            return items // self._ranks.world // self.batch * self.batch
+        return -(-items // self._ranks.world)
 
     def set_epoch(self, epoch: int) -> None:
         if self._pending is not None and self._pending.plan[1] == epoch:
@@ -243,6 +258,7 @@ class Substitute(DrawnOrder):
         self._pending, self._epoch = None, epoch
 
     def _new_epoch(self) -> SubstituteEpoch:
+        rank, world = self._ranks.begin()
         job, self._pending = self._pending, None
         if job is None:
             job = _native.Job(
@@ -250,8 +266,8 @@ class Substitute(DrawnOrder):
                 self._seed_now(),
                 self._epoch,
                 self.batch,
-                self._rank,
-                self._world,
+                rank,
+                world,
                 self.drop_last,
                 self.over_ask,
                 self._lengths is not None,
@@ -262,7 +278,7 @@ class Substitute(DrawnOrder):
     def _seed_now(self) -> int:
         """The first number of the generator; with the epoch, it determines the epoch's order."""
         if self._seed is None:
-            if self._generator is None and self._world > 1:
+            if self._generator is None and self._ranks.world > 1:
                 self._seed = RANKS_SEED
             else:
                 self._seed = draw_seed(self._generator)
@@ -281,11 +297,12 @@ class Substitute(DrawnOrder):
     def _idle_state(self) -> dict[str, Any]:
         if self._pending is not None:
             return self.progress(self._pending)
+        rank, world = self._ranks.known
         return {
             "seed": self._seed_now(),
             "epoch": self._epoch,
-            "rank": self._rank,
-            "world": self._world,
+            "rank": rank,
+            "world": world,
             "progress": None,
         }
 
@@ -302,15 +319,15 @@ class Substitute(DrawnOrder):
                 raise StateError(
                     "the states are not of the same epoch of one job; give those of one checkpoint"
                 )
-        elif len(states) == 1 and int_field(states[0], "world") == self._world:
+        elif len(states) == 1 and int_field(states[0], "world") == self._ranks.world:
             rank = int_field(states[0], "rank")
-            if rank != self._rank:
+            if rank != self.ranks[0]:
                 raise StateError(
-                    f"the state is of rank {rank}, this is rank {self._rank}; give the state of"
+                    f"the state is of rank {rank}, this is rank {self.ranks[0]}; give the state of"
                     " this rank"
                 )
             pending = _native.Job.resume(self.layout, progress[0])
-            if pending.plan[4] != self.batch and self._world == 1:
+            if pending.plan[4] != self.batch and self._ranks.world == 1:
                 # It is the state of all ranks.
                 pending = self._resharded(progress)
             elif pending.plan[4] != self.batch:
@@ -325,9 +342,7 @@ class Substitute(DrawnOrder):
 
     def _resharded(self, progress: list[bytes]) -> _native.Job:
         """The rest of the epoch, divided among the present ranks."""
-        return _native.Job.reshard(
-            self.layout, progress, self.batch, self._rank, self._world, self.drop_last
-        )
+        return _native.Job.reshard(self.layout, progress, self.batch, *self.ranks, self.drop_last)
 
 
 class Replay(DrawnOrder):
@@ -340,7 +355,7 @@ class Replay(DrawnOrder):
         dataset: Source,
         batch: int,
         drop_last: bool,
-        ranks: tuple[int, int],
+        ranks: Ranks,
         recording: bytes,
         lengths: Lengths | None = None,
     ) -> None:

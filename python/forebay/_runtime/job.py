@@ -35,7 +35,7 @@ from forebay._runtime.processes import (
     locked,
     start,
 )
-from forebay._runtime.ranks import ranks
+from forebay._runtime.ranks import ranks_if_known
 
 #: Prefix of the names of jobs' directories.
 PREFIX = "forebay-job-"
@@ -147,7 +147,7 @@ class Job:
             if self.node is not None:
                 self._ensure_node(self.node)
             arguments = ["agent", str(self.digest), "--socket", str(self.socket)]
-            arguments += [f"--job={self.name.of(*ranks())}", "--job-pid", str(self.pid)]
+            arguments += [f"--job={self.name.of(*ranks_if_known())}", "--job-pid", str(self.pid)]
             arguments += ["--remove-directory", "--options-from-stdin"]
             for flag, value in (
                 ("--node", self.node),

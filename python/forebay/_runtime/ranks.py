@@ -1,37 +1,130 @@
-"""Ranks: the processes among which a job divides an epoch."""
+"""Ranks: the processes among which a job divides an epoch.
+
+They are read when an epoch begins. Before that they may be unknown: frameworks start ranks, or
+initialise ``torch.distributed``, after the loader was made.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 
 def ranks() -> tuple[int, int]:
     """The rank of this process, and the number of ranks.
 
     From ``torch.distributed`` if it is initialised, else from ``RANK`` and ``WORLD_SIZE``, which
-    ``torchrun`` and similar launchers set; else 0 of 1.
+    ``torchrun`` and similar launchers set, else from the variables of ``srun``; else 0 of 1.
+
+    Raises
+    ------
+    ValueError
+        There are several ranks, and which one this is cannot be known.
     """
+    rank, world = _found()
+    if rank is None:
+        raise ValueError(
+            f"WORLD_SIZE={world} without RANK: this process cannot know its part of the items; call"
+            " torch.distributed.init_process_group first, set RANK, or give rank= and world_size="
+        )
+    return rank, world
+
+
+def ranks_if_known() -> tuple[int, int]:
+    """Like :func:`ranks`; 0 of 1 while the rank is unknown."""
+    rank, world = _found()
+    return (0, 1) if rank is None else (rank, world)
+
+
+def _found() -> tuple[int | None, int]:
+    """The rank, or ``None`` if it is unknown, and the number of ranks."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if rank is None or world is None:
-        return 0, 1
-    try:
-        return _checked(int(rank), int(world))
-    except ValueError:
-        raise ValueError(
-            f"RANK={rank}, WORLD_SIZE={world} are not a rank and a number of ranks; ranks count"
-            " from 0"
-        ) from None
+    for names in VARIABLES:
+        rank, world = (os.environ.get(name) for name in names)
+        if world is None:
+            continue
+        try:
+            if rank is None:
+                if int(world) > 1 and names[0] == "RANK":
+                    return None, int(world)
+                continue
+            return _checked(int(rank), int(world))
+        except ValueError:
+            raise ValueError(
+                f"{names[0]}={rank}, {names[1]}={world} are not a rank and a number of ranks; ranks"
+                " count from 0"
+            ) from None
+    return 0, 1
 
 
-def given_or_found(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """The arguments ``rank`` and ``world_size``, or :func:`ranks` if both are ``None``."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank={rank}, world_size={world_size}; give both or neither")
-    return ranks() if rank is None or world_size is None else _checked(rank, world_size)
+#: Variables of launchers: the rank, and the number of ranks. ``SLURM_NTASKS`` is set in a batch
+#: script as well, which is one process.
+VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+
+
+class Ranks:
+    """The rank of a loader and the number of ranks: given, or found when an epoch begins."""
+
+    def __init__(self, rank: int | None, world_size: int | None) -> None:
+        if (rank is None) != (world_size is None):
+            raise ValueError(f"rank={rank}, world_size={world_size}; give both or neither")
+        self._given: tuple[int, int] | None = None
+        if rank is not None and world_size is not None:
+            self._given = _checked(rank, world_size)
+        else:
+            _found()  # invalid variables are an error at once
+        #: What the process that made this copy had found.
+        self._copied = (0, 1)
+        #: The ranks among which items were divided.
+        self._used: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A spawned worker has no ``torch.distributed``: it gets what its parent has found."""
+        found = _found()
+        copied = self._copied if found[0] is None or found[1] == 1 else found
+        return {**self.__dict__, "_copied": copied}
+
+    @property
+    def now(self) -> tuple[int, int]:
+        """The rank and the number of ranks."""
+        if self._given is not None:
+            return self._given
+        found = ranks()
+        return self._copied if found[1] == 1 else found
+
+    @property
+    def known(self) -> tuple[int, int]:
+        """Like ``now``; 0 of 1 while the rank is unknown."""
+        return (0, 1) if self._given is None and _found()[0] is None else self.now
+
+    @property
+    def world(self) -> int:
+        """The number of ranks, which is known before the rank is."""
+        if self._given is not None:
+            return self._given[1]
+        return max(_found()[1], self._copied[1])
+
+    def begin(self) -> tuple[int, int]:
+        """The rank and the number of ranks of an epoch that begins.
+
+        Raises
+        ------
+        RuntimeError
+            Items were divided among other ranks before.
+        """
+        now = self.now
+        if self._used not in (None, now):
+            assert self._used is not None
+            raise RuntimeError(
+                f"the loader has given items as rank {self._used[0]} of {self._used[1]}, and this"
+                f" is rank {now[0]} of {now[1]} now; make a new loader, and continue with"
+                " load_state_dict"
+            )
+        self._used = now
+        return now
 
 
 def _checked(rank: int, world: int) -> tuple[int, int]:
