@@ -212,13 +212,12 @@ fn describe(shown: &Shown) -> String {
     let mut text = format!(
         "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
          items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
-         chunks     {} (a stripe unit from each of {} partitions)\ncolumns    {}\n",
+         chunks     {}, each a cross-section of the dataset\ncolumns    {}\n",
         layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),
         ByteSize(*bytes),
         chunking.chunks(),
-        chunking.partitions(),
         if columns.is_empty() { "none".to_owned() } else { columns.join(", ") },
     );
     if !shown.first_items.is_empty() {
