@@ -87,7 +87,7 @@ def test_a_private_namespace_is_reproduced(forebay: Forebay) -> None:
     first, second = (forebay.directory / "own.key").read_text().splitlines()
     assert first == "forebay namespace key v1"
     key = bytes.fromhex(second)
-    digest = digest_format.read(build(forebay, "--namespace", "own.key"))
+    digest = digest_format.read(build(forebay, "--namespace-key", "own.key"))
     assert digest.metadata["forebay.namespace"] == digest_format.namespace_id(key)
     digest.check_content(key, content)
     with pytest.raises(digest_format.DigestError, match="address"):

@@ -138,7 +138,7 @@ def test_addresses_are_keyed_blake3_of_the_content(
     assert addresses_match(table, PUBLIC_KEY)
     assert forebay.run("namespace", "new", f"{layout[0]}.key").returncode == 0
     key_file = forebay.directory / f"{layout[0]}.key"
-    _, table = build(forebay, "--layout", *layout, "--namespace", str(key_file))
+    _, table = build(forebay, "--layout", *layout, "--namespace-key", str(key_file))
     assert not addresses_match(table, PUBLIC_KEY)
     assert addresses_match(table, bytes.fromhex(key_file.read_text().splitlines()[1]))
 

@@ -339,7 +339,7 @@ class EmbeddingBag(_Lookup):
         io: str = "auto",
     ) -> None:
         if max_norm is not None:
-            raise ValueError("max_norm changes rows during lookups; tables are read only")
+            raise ValueError("max_norm would change rows during lookups; leave it out")
         if _weight is not None:
             raise ValueError("the rows come from `table`; leave out _weight")
         if device is not None and torch.device(device).type != "cpu":

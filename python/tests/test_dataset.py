@@ -286,7 +286,7 @@ def test_a_private_namespace(world: World, tmp_path: Path) -> None:
     keys = [tmp_path / "ours.key", tmp_path / "theirs.key"]
     for key in keys:
         subprocess.run([binary(), "namespace", "new", key], check=True, capture_output=True)
-    digest = world.build("private.digest", "--namespace", str(keys[0]))
+    digest = world.build("private.digest", "--namespace-key", str(keys[0]))
     dataset = world.dataset(digest=digest, namespace_key=keys[0])
     assert list(dataset) == CONTENTS
     assert list(dataset) == CONTENTS

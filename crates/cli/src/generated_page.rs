@@ -36,12 +36,14 @@ impl GeneratedPage {
     pub fn write(&self, section: &Section) -> anyhow::Result<()> {
         let folder = self.path.with_extension("");
         let shown = folder.display();
-        fs::create_dir_all(&folder).with_context(|| format!("make the directory `{shown}`"))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot make the directory `{shown}`"))?;
         for (name, svg) in &section.pictures {
             let path = folder.join(name);
-            fs::write(&path, svg).with_context(|| format!("write `{}`", path.display()))?;
+            fs::write(&path, svg).with_context(|| format!("cannot write `{}`", path.display()))?;
         }
         let page = format!("{}\n{}\n{}", self.before, section.text.trim_end(), self.after);
-        fs::write(&self.path, page).with_context(|| format!("write `{}`", self.path.display()))
+        fs::write(&self.path, page)
+            .with_context(|| format!("cannot write `{}`", self.path.display()))
     }
 }

@@ -62,10 +62,10 @@ enum Command {
     /// Make the key file of a namespace, or print its id.
     #[command(subcommand)]
     Namespace(commands::namespace::Command),
-    /// Simulate training jobs and query engines under several cache policies.
+    /// Simulate training jobs and flash tiers under several cache policies.
     #[command(subcommand, after_help = commands::sim::EXAMPLES)]
     Sim(commands::sim::Command),
-    /// Compare policies for embedding rows on traces, and inspect files of tables.
+    /// Compare policies for embedding rows on traces; inspect and quantize files of tables.
     #[command(subcommand)]
     Embed(commands::embed::Command),
     /// Write, read, list and remove the streams of a store.

@@ -50,13 +50,13 @@ pub fn raw(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("print"),
+        written => written.context("cannot print"),
     }
 }
 
 /// Prints data as JSON.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let text = serde_json::to_string_pretty(value).context("print as JSON")?;
+    let text = serde_json::to_string_pretty(value).context("cannot print as JSON")?;
     raw(&(printable_json(&text) + "\n"))
 }
 
@@ -83,7 +83,11 @@ pub fn one_line(error: &anyhow::Error) -> String {
             let _ = write!(line, "{separator}{text}");
         }
     }
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Errors of many crates end with the kernel's text; the remedy is the same for all.
+    if line.contains("cannot read") && line.ends_with("Permission denied (os error 13)") {
+        line.push_str("; allow this user to read it");
+    }
     printable(&line).into_owned()
 }
 
@@ -93,14 +97,23 @@ pub fn exit_with_usage_error(error: &clap::Error) -> ! {
     if !error.use_stderr() || error.kind() == HelpInstead {
         error.exit();
     }
-    let text = error.render().to_string();
-    // One line, as every other error. The usage is in --help.
-    let paragraphs = text.split("\n\n").map(str::trim);
-    let paragraphs =
-        paragraphs.filter(|text| !text.starts_with("Usage:") && !text.starts_with("For more"));
-    let line = paragraphs.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
-    note(&format!("{line} (see --help)"));
+    note(&usage_error(&error.render().to_string()));
     std::process::exit(2)
+}
+
+/// The text of a usage error as one line, as every other error. The usage is in --help.
+fn usage_error(text: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for paragraph in text.split("\n\n").map(str::trim) {
+        // The tip would pass a misspelt option as a value.
+        let dropped = ["Usage:", "For more", "tip: to pass"];
+        if dropped.iter().any(|start| paragraph.starts_with(start)) {
+            continue;
+        }
+        let words = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        parts.push(words.trim_start_matches("tip: ").to_owned());
+    }
+    format!("{} (see --help)", parts.join("; "))
 }
 
 /// Exits after a signal: exit code 130.
@@ -257,6 +270,34 @@ mod tests {
         let text = table(&["x", "n"], &rows);
         assert_eq!(text.lines().last(), Some("a\\u{a}b\\u{1b}  1"));
         assert_eq!(text.lines().count(), 2);
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line_of_facts_and_useful_tips() {
+        let line = usage_error(
+            "error: invalid value 'lrv' for '--policy <NAME>'\n  [possible values: lru, mru]\n\n  \
+             tip: a similar value exists: 'lru'\n\nFor more information, try '--help'.\n",
+        );
+        assert_eq!(
+            line,
+            "error: invalid value 'lrv' for '--policy <NAME>' [possible values: lru, mru]; a \
+             similar value exists: 'lru' (see --help)"
+        );
+        let line = usage_error(
+            "error: unexpected argument '--x' found\n\n  tip: to pass '--x' as a value, use '-- \
+             --x'\n\nUsage: forebay status [OPTIONS]\n",
+        );
+        assert_eq!(line, "error: unexpected argument '--x' found (see --help)");
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_read_has_a_remedy() {
+        let denied = io::Error::from_raw_os_error(13);
+        let line = one_line(&anyhow::Error::new(denied).context("cannot read `x`"));
+        assert_eq!(
+            line,
+            "cannot read `x`: Permission denied (os error 13); allow this user to read it"
+        );
     }
 
     #[test]

@@ -44,6 +44,15 @@ pub enum DigestFileError {
         /// The file.
         path: PathBuf,
     },
+    /// A directory.
+    #[error(
+        "`{}` is a directory; give a digest, built with `forebay digest build`",
+        path.display()
+    )]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// I/O error.
     #[error("cannot {doing} `{}`: {source}", path.display())]
     Io {
@@ -84,7 +93,7 @@ pub fn open_unchecked(path: &Path) -> Result<DigestFile, DigestFileError> {
     })?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
+        return Err(DigestFileError::Directory { path: path.to_owned() });
     }
     let bytes = if metadata.len() == 0 { Bytes::new() } else { map(&file).map_err(failed)? };
     let digest = Digest::open(bytes)

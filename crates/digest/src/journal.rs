@@ -74,8 +74,9 @@ pub enum JournalError {
     },
     /// The journal cannot be created.
     #[error(
-        "cannot write `{}`: {source}; make its directory, or choose another output",
-        path.display()
+        "cannot write `{}`: {source}; {}choose another output",
+        path.display(),
+        if source.kind() == io::ErrorKind::NotFound { "make its directory, or " } else { "" }
     )]
     Create {
         /// The journal.

@@ -24,7 +24,7 @@ pub enum OpenError {
         path.display()
     )]
     NotBare { path: PathBuf },
-    #[error("`{}` is {source}", path.display())]
+    #[error("`{}` {source}", path.display())]
     Format { path: PathBuf, source: FormatError },
     #[error("cannot read `{}`: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -2,7 +2,7 @@
 //! unchanged.
 
 use std::{
-    io::{ErrorKind, Seek as _, SeekFrom},
+    io::{ErrorKind, Read as _, Seek as _, SeekFrom},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     thread::sleep,
@@ -112,7 +112,12 @@ pub struct OpenedDevice {
 /// Opens a device; formats it if it is blank.
 pub fn open_device(config: &DeviceConfig) -> Result<OpenedDevice, DeviceError> {
     let region_size = region_size(config)?;
-    let new = geometry_for(config.capacity, region_size)?;
+    // The size of a file is the capacity unless one is set, so a short file of another program is
+    // too small as well.
+    let new = geometry_for(config.capacity, region_size).map_err(|error| {
+        let path = config.path.clone();
+        if is_foreign_file(&path) { DeviceError::Foreign { path } } else { error }
+    })?;
     let mut file = lock_and_open(&config.path, new.device_size())?;
     let path = || config.path.clone();
     let io = |source: std::io::Error| match source.kind() {
@@ -195,14 +200,31 @@ pub fn open_device(config: &DeviceConfig) -> Result<OpenedDevice, DeviceError> {
     Ok(OpenedDevice { file, superblock, regions_before, shorten_to, is_block_device })
 }
 
+/// Whether it is a file that starts with other data than a superblock or zeros.
+fn is_foreign_file(path: &Path) -> bool {
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else {
+        return false;
+    };
+    let mut block = Vec::new();
+    if file.take(BLOCK_SIZE as u64).read_to_end(&mut block).is_err() {
+        return false;
+    }
+    block.resize(BLOCK_SIZE, 0);
+    Superblock::decode(&block) == Err(SuperblockError::Foreign)
+}
+
 fn lock_and_open(path: &Path, size: u64) -> Result<DeviceFile, DeviceFileError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut waiting = false;
     loop {
         match DeviceFile::open(path, size) {
-            Err(error @ DeviceFileError::Locked { .. }) if Instant::now() < deadline => {
+            Err(DeviceFileError::Locked { .. } | DeviceFileError::Busy { .. })
+                if Instant::now() < deadline =>
+            {
                 if !std::mem::replace(&mut waiting, true) {
-                    tracing::info!(%error, timeout = ?LOCK_TIMEOUT, "device locked, waiting");
+                    let path = path.display();
+                    tracing::info!(%path, timeout = ?LOCK_TIMEOUT, "device locked, waiting");
                 }
                 sleep(LOCK_RETRY);
             }

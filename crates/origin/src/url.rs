@@ -57,7 +57,7 @@ impl Location {
         };
         let authority = rest.split('/').next().unwrap_or_default();
         if authority.contains('@') {
-            let problem = "it has credentials in it; give those by the environment";
+            let problem = "it contains credentials; set them in the environment instead";
             return Err(error(&format!("{scheme}://…"), problem));
         }
         let signed = rest.split_once('?').is_some_and(|(_, query)| {
@@ -65,7 +65,7 @@ impl Location {
             ["sig=", "signature=", "token="].iter().any(|name| query.contains(name))
         });
         if signed && !scheme.to_ascii_lowercase().starts_with("http") {
-            let problem = "it has a signature in it; give credentials by the environment";
+            let problem = "it contains a signature; set credentials in the environment instead";
             return Err(error(&format!("{scheme}://{authority}/…"), problem));
         }
         let bucket_and_prefix = || match rest.split_once('/').unwrap_or((rest, "")) {

@@ -53,7 +53,7 @@ impl Dataset {
                 length: *length as u64,
             };
             let address = namespace.address(&content);
-            rows.push(Blob { address, parts: vec![part], items: spans });
+            rows.push(Blob { address, parts: vec![part], items: spans, tree: None });
             blobs.push(Bytes::from(content));
         }
         let digest = digest_of(&namespace, &rows);
@@ -114,7 +114,7 @@ fn digest_of(namespace: &Namespace, rows: &[Blob]) -> Digest {
         blobs: rows.len() as u64,
         bytes,
     };
-    let header = Header { summary, columns: Vec::new() };
+    let header = Header { summary, columns: Vec::new(), has_trees: false };
     let mut writer = DigestWriter::new(Vec::new(), header).expect("a header");
     for row in rows {
         writer.push(row, &vec![vec![]; row.items.len()]).expect("a row");

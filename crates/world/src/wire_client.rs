@@ -116,7 +116,8 @@ impl WireClient {
         within: Duration,
     ) -> Called<Duration> {
         let reply = self.call(&hello(job, credentials), within).await?;
-        greeted(reply).map_err(|error| CallError::Malformed(error.to_string()))
+        let welcome = greeted(reply).map_err(|error| CallError::Malformed(error.to_string()))?;
+        Ok(welcome.lease)
     }
 
     /// Opens a dataset.

@@ -108,7 +108,7 @@ def _build(
     command = [binary(), "digest", "build", url, "-o", str(path), "--layout", layout]
     command += ["--format", "json", *_origin_arguments(options)]
     if namespace_key is not None:
-        command += ["--namespace", str(namespace_key)]
+        command += ["--namespace-key", str(namespace_key)]
     if restart:
         command.append("--restart")
     # On a terminal, its progress bar and errors are shown; the last error is ours as well.

@@ -159,6 +159,7 @@ class Dataset:
         key = None if namespace_key is None else Path(namespace_key)
         options = storage_options or {}
         check_options(options)
+        self._source = str(source)
         if "://" in str(source) or Path(source).is_dir():
             source = digest_for(
                 str(source),
@@ -245,7 +246,7 @@ class Dataset:
         self._init_process_local()
 
     def __repr__(self) -> str:
-        return f"forebay.Dataset({str(self._job.digest)!r}, {len(self)} items)"
+        return f"forebay.Dataset({self._source!r}, {len(self)} items)"
 
     def column(self, name: str) -> Sequence[Any]:
         """The values of a column of the digest.
@@ -490,10 +491,7 @@ def add_note(problem: Exception, note: str) -> None:
 
 
 def _open(path: _Path) -> Digest:
-    hint = "make a digest with `forebay digest build URL -o x.digest`"
     if not Path(path).is_file():
-        raise DigestError(f"there is no file `{path}`; {hint}")
-    try:
-        return Digest(path)
-    except DigestError as problem:
-        raise DigestError(f"{problem}; {hint}") from None
+        hint = "check its spelling, or make a digest with `forebay digest build URL -o x.digest`"
+        raise DigestError(f"there is no file or directory `{path}`; {hint}")
+    return Digest(path)

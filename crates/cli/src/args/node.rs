@@ -45,11 +45,28 @@ impl NodeArg {
             }
         }
         if failed.iter().all(ClientError::is_not_running) {
-            let all: Vec<String> = failed.iter().map(ToString::to_string).collect();
-            bail!("no forebay node; start one with `forebay serve`: {}", all.join("; "));
+            let tried: Vec<String> =
+                contacts.endpoints().iter().map(|endpoint| format!("`{endpoint}`")).collect();
+            bail!("no node listens at {}; {}", tried.join(" or "), self.not_running_remedy());
         }
         let other = failed.into_iter().find(|error| !error.is_not_running());
         Err(with_remedy(&other.expect("a node listens at one of the endpoints")))
+    }
+
+    /// The remedy if no node listens at any of the endpoints.
+    fn not_running_remedy(&self) -> String {
+        let Some(named) = &self.node else {
+            return "start one with `forebay serve`".to_owned();
+        };
+        let host = named.endpoints().iter().find_map(|endpoint| {
+            let text = endpoint.to_string();
+            let is_tcp = format!("tcp://{text}").parse::<Endpoint>().is_ok();
+            (is_tcp && !text.contains('/')).then_some(text)
+        });
+        match host {
+            Some(host) => format!("did you mean tcp://{host}?"),
+            None => "check --node, or start one with `forebay serve`".to_owned(),
+        }
     }
 }
 

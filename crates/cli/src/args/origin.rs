@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use forebay_auth::read_key_file;
 use forebay_core::{Namespace, units::parse_duration};
 use forebay_digest::Digest;
@@ -46,7 +46,7 @@ impl OriginAccess {
 /// The namespace of a key file; the public namespace without one.
 pub fn namespace(key_file: Option<&PathBuf>) -> anyhow::Result<Namespace> {
     match key_file {
-        Some(path) => read_key_file(path).context("read the namespace key"),
+        Some(path) => Ok(read_key_file(path)?),
         None => Ok(Namespace::public()),
     }
 }

@@ -7,7 +7,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use forebay_agent::{Agent, Config};
 use forebay_auth::disable_core_dumps;
-use forebay_core::{ByteSize, agent::agent_cache::AGENT_CACHE_SIZE_MAX, cluster::ring::Seeds};
+use forebay_core::{ByteSize, cluster::ring::Seeds};
 use forebay_digest::open;
 use forebay_node::read_node_list;
 use forebay_origin::Origin;
@@ -60,8 +60,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     namespace_key: Option<PathBuf>,
     /// Keep at most this size of uncached blobs in memory: prefetched ones, and packs.
-    #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY",
-          default_value_t = AGENT_CACHE_SIZE_MAX)]
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_AGENT_MEMORY", default_value = "256MiB")]
     memory: ByteSize,
     /// Read origin options from standard input, as one JSON object.
     ///
@@ -80,9 +79,10 @@ Examples:
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     // Before secrets are read.
-    disable_core_dumps().context("switch off core dumps")?;
+    disable_core_dumps().context("cannot switch off core dumps")?;
     let stop = signals::stop_requested()?;
-    let job = args.job_pid.map(signals::open_process).transpose().context("watch the job")?;
+    let job =
+        args.job_pid.map(signals::open_process).transpose().context("cannot watch the job")?;
     let file = open(&args.digest)?;
     let key_file = args.namespace_key.as_ref();
     let namespace = origin::namespace_of(&args.digest, &file.digest, key_file)?;
@@ -126,7 +126,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         && args.remove_directory
         && let Some(directory) = args.socket.parent()
     {
-        fs::remove_dir_all(directory).context("remove the job's directory")?;
+        fs::remove_dir_all(directory).context("cannot remove the job's directory")?;
     }
     Ok(Verdict::Yes)
 }
@@ -144,7 +144,7 @@ fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
     std::io::stdin()
         .take(OPTIONS_SIZE_MAX)
         .read_to_string(&mut text)
-        .context("read the options")?;
+        .context("cannot read the options")?;
     // The text holds secrets, so no message quotes it.
     let given: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text)
         .map_err(|_| anyhow::anyhow!("the options are not a JSON object"))?;
@@ -182,4 +182,20 @@ fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
         _ => bail!("the options `access_key` and `secret_key` go together; give both or neither"),
     };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args as _;
+    use forebay_core::agent::agent_cache::AGENT_CACHE_SIZE_MAX;
+
+    use super::*;
+
+    #[test]
+    fn the_default_memory_is_the_limit_of_the_agent_cache() {
+        let command = Args::augment_args(clap::Command::new("agent"));
+        let memory = command.get_arguments().find(|arg| arg.get_id() == "memory").unwrap();
+        let default = memory.get_default_values()[0].to_str().unwrap();
+        assert_eq!(default.parse(), Ok(AGENT_CACHE_SIZE_MAX));
+    }
 }

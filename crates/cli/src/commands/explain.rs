@@ -86,9 +86,10 @@ pub fn explain(args: &Args) -> anyhow::Result<Verdict> {
 
 /// Queries the description of a dataset; `None` if no job reports on it.
 pub fn describe(client: &mut Client, handle: Handle) -> anyhow::Result<Option<Explanation>> {
-    let json = client.explain(handle).context("query the node")?;
-    serde_json::from_slice(&json)
-        .context("read the answer of the node; install the same version of forebay on both sides")
+    let json = client.explain(handle).context("cannot query the node")?;
+    serde_json::from_slice(&json).context(
+        "cannot read the answer of the node; install the same version of forebay on both sides",
+    )
 }
 
 /// Queries the description from the manager. Other nodes have the keep set, but not its reasons.
@@ -168,7 +169,7 @@ fn evict_from(endpoint: &Endpoint, file: &DigestFile) -> anyhow::Result<u64> {
 fn open(digest: &Path, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Handle)> {
     let file = forebay_digest::open(digest)?;
     let mut client = node.connect()?;
-    let handle = client.open(&file.digest).context("open the dataset on the node")?;
+    let handle = client.open(&file.digest).context("cannot open the dataset on the node")?;
     Ok((file, client, handle))
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use forebay_auth::{create_key_file, read_key_file};
 
 use crate::output::{self, Verdict};
@@ -26,8 +25,8 @@ pub enum Command {
 
 pub fn run(command: Command) -> anyhow::Result<Verdict> {
     let namespace = match command {
-        Command::New { file } => create_key_file(&file).context("make the namespace key")?,
-        Command::Id { file } => read_key_file(&file).context("read the namespace key")?,
+        Command::New { file } => create_key_file(&file)?,
+        Command::Id { file } => read_key_file(&file)?,
     };
     output::data(&format!("{}\n", namespace.id()))?;
     Ok(Verdict::Yes)

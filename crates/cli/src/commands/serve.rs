@@ -104,7 +104,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         return Ok(Verdict::Yes);
     }
     // Before secrets are read.
-    disable_core_dumps().context("switch off core dumps")?;
+    disable_core_dumps().context("cannot switch off core dumps")?;
     let (config, namespaces) = load_config(args.clone())?;
     config.check_files()?;
     if args.check_config {
@@ -198,7 +198,7 @@ fn load_config(args: Args) -> anyhow::Result<(Config, Vec<Namespace>)> {
         None => checked?,
     }
     let keys = config.namespaces.iter().map(|path| read_key_file(path));
-    let namespaces = keys.collect::<Result<Vec<_>, _>>().context("read the namespace keys")?;
+    let namespaces = keys.collect::<Result<Vec<_>, _>>()?;
     Ok((config, namespaces))
 }
 

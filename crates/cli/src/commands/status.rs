@@ -28,7 +28,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   forebay status
-  forebay status --node tls://a.example:7440
+  forebay status --node tls://a.example:7070
   forebay status --format json | jq .hits";
 
 /// The counters of one node, and the state of every node of its cluster.
@@ -65,7 +65,10 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
     let value = |name: &str| counters.get(name).copied().unwrap_or(0);
     let size = |name: &str| ByteSize(value(name)).to_string();
     let reads = value("hits") + value("misses") + value("wait_timeouts");
-    let share = value("hits") as f64 / reads.max(1) as f64 * 100.0;
+    let share = match reads {
+        0 => "-".to_owned(),
+        reads => format!("{:.1} %", value("hits") as f64 / reads as f64 * 100.0),
+    };
     let rows = [
         (
             "resident",
@@ -77,7 +80,7 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
             ),
         ),
         (
-            "jobs",
+            "clients",
             format!(
                 "{} on {}",
                 // Without the connection of this command.
@@ -85,8 +88,15 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
                 output::count(value("datasets_open"), "dataset")
             ),
         ),
-        ("hits", format!("{} of {reads} ({share:.1} %), {}", value("hits"), size("hit_bytes"))),
-        ("waits", format!("{} for a fetch, {} timed out", value("waits"), value("wait_timeouts"))),
+        ("hits", format!("{} of {reads} ({share}), {}", value("hits"), size("hit_bytes"))),
+        (
+            "waits",
+            format!(
+                "{} for a fetch; {} more reads through the agent",
+                value("waits"),
+                value("wait_timeouts")
+            ),
+        ),
         (
             "stored",
             format!(
@@ -108,7 +118,7 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
         (
             "rejected",
             format!(
-                "{} puts by hash, {} puts without space, {} proofs of possession",
+                "{} wrong hashes, {} puts without space, {} unproven digests",
                 value("put_hash_mismatches"),
                 value("put_no_space"),
                 value("proofs_refused")

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
-use forebay_core::{ByteSize, util::printable::printable_lines};
+use forebay_core::{ByteSize, units::parse_duration, util::printable::printable_lines};
 use forebay_digest::{Digest, DigestFile};
 
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
 const GRAPH_SAMPLES: usize = 60;
 const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
+/// The first interval of a screen.
+const FIRST_INTERVAL: Duration = Duration::from_millis(300);
+
 /// Show the activity of a node.
 ///
 /// In a terminal, a screen is redrawn at every interval until Ctrl-C. In a file or a pipe, each
@@ -32,15 +35,14 @@ const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Also show these datasets.
+    /// Also show these datasets, on the screen of a terminal only.
     #[arg(value_name = "DIGEST")]
     digests: Vec<PathBuf>,
     #[command(flatten)]
     node: NodeArg,
-    /// Update at this interval, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1,
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
-    every: u64,
+    /// Update at this interval: 1s to 60min.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    every: Duration,
     /// Stop after this number of intervals [default: until Ctrl-C].
     #[arg(long, value_name = "N")]
     times: Option<u64>,
@@ -50,7 +52,13 @@ const EXAMPLES: &str = "\
 Examples:
   forebay top
   forebay top train.digest
-  forebay top --every 5 --times 12 >> node.log";
+  forebay top --every 5s --times 12 >> node.log";
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    let allowed = Duration::from_secs(1)..=Duration::from_hours(1);
+    allowed.contains(&interval).then_some(interval).ok_or_else(|| "give 1s to 60min".to_owned())
+}
 
 type Counters = BTreeMap<String, u64>;
 
@@ -73,9 +81,9 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
             break;
         }
         // The first interval of a screen is short, so that it is not empty for long.
-        let pause = if number == 0 && screen.is_some() { 300 } else { args.every * 1000 };
+        let pause = if number == 0 && screen.is_some() { FIRST_INTERVAL } else { args.every };
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_millis(pause)) => {}
+            () = tokio::time::sleep(pause) => {}
             () = &mut stop => break,
         }
         let now = tokio::task::block_in_place(|| query(&mut client))?;
@@ -104,14 +112,14 @@ fn connect(args: &Args) -> anyhow::Result<(Client, Vec<ShownDataset>)> {
     let mut shown = Vec::new();
     for path in &args.digests {
         let file = forebay_digest::open(path)?;
-        let handle = client.open(&file.digest).context("open the dataset on the node")?;
+        let handle = client.open(&file.digest).context("cannot open the dataset on the node")?;
         shown.push(ShownDataset { name: path.display().to_string(), file, handle });
     }
     Ok((client, shown))
 }
 
 fn query(client: &mut Client) -> anyhow::Result<Counters> {
-    Ok(client.stats().context("query the node")?.into_iter().collect())
+    Ok(client.stats().context("cannot query the node")?.into_iter().collect())
 }
 
 /// The alternate screen of a terminal, which is restored on drop.
@@ -314,7 +322,7 @@ fn dataset(client: &mut Client, shown: &ShownDataset) -> anyhow::Result<String> 
 /// Resident blobs of a dataset without a manager.
 fn resident_blobs(client: &mut Client, handle: Handle, digest: &Digest) -> anyhow::Result<String> {
     let blobs = digest.summary().blobs;
-    let presence = client.presence(handle, blobs).context("query the node")?;
+    let presence = client.presence(handle, blobs).context("cannot query the node")?;
     let resident: u64 = presence.iter().map(|bits| u64::from(bits.count_ones())).sum();
     Ok(format!("{} {resident} of {}\n", bar(resident, blobs), output::count(blobs, "blob")))
 }

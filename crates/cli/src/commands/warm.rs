@@ -146,7 +146,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let credentials = Credentials::from_environment()?;
     let all = requested_blobs(&digest, args.chunks.unwrap_or(chunks))?;
     let nodes = Nodes::connect(&args.node, &digest)?;
-    let before = nodes.state().context("query the node")?;
+    let before = nodes.state().context("cannot query the node")?;
     let missing: Vec<(BlobOrdinal, u64)> =
         all.iter().copied().filter(|(blob, _)| !before.has(*blob)).collect();
     let sum = |blobs: &[(BlobOrdinal, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();
@@ -265,7 +265,7 @@ impl Nodes {
     fn connect(node: &NodeArg, digest: &Digest) -> anyhow::Result<Self> {
         tokio::task::block_in_place(|| {
             let mut client = node.connect()?;
-            client.open(digest).context("open the dataset on the node")?;
+            client.open(digest).context("cannot open the dataset on the node")?;
             // The full list: the node that answered may be down at the end.
             let ring = client.ring()?;
             let zone = |own: &RingMembership| own.list().member(own.name())?.zone.clone();

@@ -105,6 +105,8 @@ fn a_missing_file_or_a_directory_is_not_a_digest() {
     sandbox
         .forebay(["digest", "show", "none.digest"])
         .refuses(&["there is no file `none.digest`", "forebay digest build"]);
-    sandbox.forebay(["digest", "show", "."]).refuses(&["cannot read `.`", "directory"]);
-    sandbox.forebay(["digest", "diff", ".", "none"]).refuses(&["cannot read `.`"]);
+    let expected = &["`.` is a directory; give a digest, built with `forebay digest build`"];
+    sandbox.forebay(["digest", "show", "."]).refuses(expected);
+    sandbox.forebay(["digest", "diff", ".", "none"]).refuses(expected);
+    sandbox.forebay(["warm", "."]).refuses(expected);
 }

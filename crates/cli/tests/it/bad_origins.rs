@@ -17,7 +17,7 @@ fn invalid_urls_are_rejected() {
         ("s3://", "the bucket is missing"),
         ("s3:///key", "the bucket is missing"),
         ("file://relative/path", "three slashes"),
-        ("https://user:hunter2@host/x", "give those by the environment"),
+        ("https://user:hunter2@host/x", "it contains credentials; set them in the environment"),
         ("https://host/x?sig=hunter2", "query or fragment"),
     ] {
         let ran = build(&sandbox, url).refuses(&[expected, "use s3://"]);

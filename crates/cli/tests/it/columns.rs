@@ -108,7 +108,7 @@ fn unreadable_columns_are_rejected() {
         sandbox.forebay(args)
     };
     build("missing.csv").refuses(&["missing.csv", "No such file"]);
-    build("..").refuses(&["read the columns in `..`"]);
+    build("..").refuses(&["cannot read the columns in `..`"]);
     fs::write(sandbox.out("latin.csv"), b"object,label\na,caf\xe9\n").unwrap();
     build("latin.csv").refuses(&["latin.csv", "UTF-8"]);
     assert_eq!(sandbox.outputs(), ["labels.csv", "latin.csv"]);

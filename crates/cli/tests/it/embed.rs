@@ -145,7 +145,7 @@ fn invalid_options_are_rejected_with_the_remedy() {
         (&["short.csv"], &["short.csv, line 3", "1 values", "2 columns", "--trace-format"]),
         (&["twice.csv"], &["twice.csv", "two columns are named", "a name of its own"]),
         (&["odd.trace"], &["odd.trace", "4-byte keys", "read as u32", "--trace-format"]),
-        (&["torn.csv.gz"], &["unpack torn.csv.gz"]),
+        (&["torn.csv.gz"], &["cannot unpack `torn.csv.gz`"]),
         (&["."], &[".", "neither a file nor a pipe"]),
         (&["missing.csv"], &["no file `missing.csv`", "or `synthetic-criteo`"]),
         (&["synthetic-criteo", "--trace-format", "csv"], &["--trace-format is for files"]),

@@ -190,9 +190,13 @@ fn invalid_records_and_archives_are_rejected() {
     build(&["--layout", "records", "--record-size", "100B"]).refuses(&[
         "a.bin",
         "250",
-        "--record-size",
+        "; check --record-size and --record-header, or leave it out",
     ]);
-    build(&["--layout", "tar"]).refuses(&["a.bin", "tar archive", "--exclude"]);
+    build(&["--layout", "tar"]).refuses(&[
+        "`a.bin` is no tar archive (",
+        "); decompress",
+        "--exclude",
+    ]);
     archive(&sandbox, "b.tar", 9, false);
     let whole = fs::read(data.join("b.tar")).unwrap();
     fs::remove_file(data.join("a.bin")).unwrap();

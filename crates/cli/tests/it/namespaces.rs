@@ -23,8 +23,8 @@ fn another_key_gives_other_addresses_and_another_id() {
     let mut seen: Vec<(String, String)> = Vec::new();
     for (options, namespace) in [
         (vec![], "public"),
-        (vec!["--namespace", &team], team_id.as_str()),
-        (vec!["--namespace", &others], others_id.as_str()),
+        (vec!["--namespace-key", &team], team_id.as_str()),
+        (vec!["--namespace-key", &others], others_id.as_str()),
     ] {
         let report = sandbox.build("x.digest", &options);
         assert_eq!(report["namespace"], namespace);
@@ -36,7 +36,7 @@ fn another_key_gives_other_addresses_and_another_id() {
     for (at, (dataset, address)) in seen.iter().enumerate() {
         assert!(seen[..at].iter().all(|other| other.0 != *dataset && other.1 != *address));
     }
-    let again = sandbox.build("x.digest", &["--namespace", &team]);
+    let again = sandbox.build("x.digest", &["--namespace-key", &team]);
     assert_eq!(again["dataset"], seen[1].0.as_str());
 }
 
@@ -50,11 +50,11 @@ fn keys_are_never_written_or_printed() {
     let data = data.to_str().unwrap();
     let mut printed = String::new();
     for args in [
-        vec!["digest", "build", data, "-o", "x.digest", "--namespace", &file],
+        vec!["digest", "build", data, "-o", "x.digest", "--namespace-key", &file],
         vec!["digest", "show", "x.digest"],
-        vec!["digest", "verify", "x.digest", "--namespace", &file],
-        vec!["digest", "verify", "x.digest", "--namespace", &other],
-        vec!["digest", "build", data, "-o", "x.digest", "--chunks", "99", "--namespace", &file],
+        vec!["digest", "verify", "x.digest", "--namespace-key", &file],
+        vec!["digest", "verify", "x.digest", "--namespace-key", &other],
+        vec!["digest", "build", data, "-o", "x.digest", "--chunks", "99", "--namespace-key", &file],
         vec!["namespace", "id", &file],
         vec!["namespace", "new", &file],
     ] {
@@ -78,20 +78,20 @@ fn verifying_needs_the_key_of_the_digest() {
     let sandbox = Sandbox::with_objects(5, 100);
     let (team, team_id, _) = new_key(&sandbox, "team.key");
     let (others, others_id, _) = new_key(&sandbox, "others.key");
-    sandbox.build("team.digest", &["--namespace", &team]);
+    sandbox.build("team.digest", &["--namespace-key", &team]);
     sandbox.build("public.digest", &[]);
-    sandbox.forebay(["digest", "verify", "team.digest", "--namespace", &team]).succeeds();
-    let hint = "name its key file with --namespace";
+    sandbox.forebay(["digest", "verify", "team.digest", "--namespace-key", &team]).succeeds();
+    let hint = "give its key with --namespace-key";
     sandbox.forebay(["digest", "verify", "team.digest"]).refuses(&[&team_id, "public", hint]);
-    sandbox.forebay(["digest", "verify", "team.digest", "--namespace", &others]).refuses(&[
+    sandbox.forebay(["digest", "verify", "team.digest", "--namespace-key", &others]).refuses(&[
         &team_id,
         &others_id,
-        "name its own key file",
+        "give its own key",
     ]);
-    sandbox.forebay(["digest", "verify", "public.digest", "--namespace", &team]).refuses(&[
+    sandbox.forebay(["digest", "verify", "public.digest", "--namespace-key", &team]).refuses(&[
         "public",
         &team_id,
-        "leave --namespace out",
+        "leave --namespace-key out",
     ]);
     // The file can be checked without a key.
     sandbox.forebay(["digest", "verify", "team.digest", "--sample", "0"]).succeeds();
@@ -120,7 +120,7 @@ fn invalid_key_files_are_rejected_and_never_quoted() {
         let path = path.to_str().unwrap();
         let data = data.to_str().unwrap();
         for args in [
-            vec!["digest", "build", data, "-o", "x.digest", "--namespace", path],
+            vec!["digest", "build", data, "-o", "x.digest", "--namespace-key", path],
             vec!["namespace", "id", path],
         ] {
             let ran = sandbox.forebay(args).refuses(&["bad.key", expected]);

@@ -322,7 +322,9 @@ fn a_stopped_node_removes_its_socket() {
     }
     let socket = setup.node_socket();
     let args = ["status", "--socket", socket.to_str().unwrap()];
-    setup.sandbox.forebay(args).refuses(&["no forebay node", "forebay serve"]);
+    setup.sandbox.forebay(args).refuses(&["no node listens", "check --node", "forebay serve"]);
+    let args = ["status", "--node", "localhost:7070"];
+    setup.sandbox.forebay(args).refuses(&["no node listens", "did you mean tcp://localhost:7070?"]);
     let mut idle = setup.node(&["--idle-exit", "100ms"]);
     wait_until("the idle node has stopped", || !idle.is_running());
 }

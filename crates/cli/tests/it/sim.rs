@@ -89,13 +89,13 @@ fn the_same_seed_gives_the_same_result() {
 #[test]
 fn policies_are_compared_with_the_first() {
     let sandbox = with_scenario();
-    let options = ["compare", "small.toml", "--policies", "none,hit", "--plot", "speed.svg"];
+    let options = ["compare", "small.toml", "--policy", "none,hit", "--plot", "speed.svg"];
     let text = sim(&sandbox, &options).succeeds().stdout;
     assert_eq!(text.matches("1.00x").count(), 2, "each variant: {text}");
     assert!(text.contains("hit: everything is cached"), "{text}");
     let svg = fs::read_to_string(sandbox.out("speed.svg")).unwrap();
     assert!(svg.contains("hit") && svg.contains("bound") && !svg.contains("hsl"), "{svg}");
-    let options = ["compare", "small.toml", "--policies", "none,lru", "--format", "json"];
+    let options = ["compare", "small.toml", "--policy", "none,lru", "--format", "json"];
     let comparison: Value = sim(&sandbox, &options).succeeds().json();
     assert_eq!(comparison["runs"].as_array().unwrap().len(), 4);
     assert_eq!(comparison["speed_ups"].as_array().unwrap().len(), 4);
@@ -121,8 +121,8 @@ fn invalid_options_are_rejected_with_the_remedy() {
         (&["run", "small"][..], &["no file `small`", "did you mean `small.toml`?"][..]),
         (&["run", "/dev/zero"], &["too long for a scenario"]),
         (&["run", "small.toml", "--plot", "x.png"], &["SVG, not png", "`x.svg`"]),
-        (&["compare", "small.toml", "--policies", "none,lru,none"], &["`none` is named twice"]),
-        (&["compare", "small.toml", "--policies", "none", "lru"], &["commas", "none,lru"]),
+        (&["compare", "small.toml", "--policy", "none,lru,none"], &["`none` is named twice"]),
+        (&["compare", "small.toml", "--policy", "none", "lru"], &["commas", "none,lru"]),
         (&["reproduce", "--page", "no.md"], &["no.md", "<!-- begin train"]),
         (&["reproduce", "figure-8"], &["figure-8", "figure-7"]),
         (&["run", "nothing"], &["no scenario and no file `nothing`", "one-job"]),
@@ -135,7 +135,7 @@ fn invalid_options_are_rejected_with_the_remedy() {
         (&["run", "small.toml", "--policy", "mru"], &["mru", "quiver"]),
         (&["run", "small.toml", "--variant", "x"], &["no variant `x`", "half, most"]),
         (&["run", "faults", "--variant", "x"], &["`faults` has no variants"]),
-        (&["compare", "small.toml", "--policies", "lru,mru"], &["mru", "forebay"]),
+        (&["compare", "small.toml", "--policy", "lru,mru"], &["mru", "forebay"]),
         (&["run", "small.toml", "--plot", "no/x.svg"], &["no directory `no`", "make it first"]),
         (&["run", "small.toml", "--plot", "small.toml"], &["is the file to read"]),
     ] {
@@ -155,7 +155,7 @@ fn faults_and_missing_figures_are_shown() {
     assert!(text.contains(expected), "{text}");
     assert!(fs::read_to_string(sandbox.out("fault.svg")).unwrap().contains(expected));
     fs::write(sandbox.out("late.toml"), "warm_up = \"100s\"\n".to_owned() + SMALL).unwrap();
-    let options = ["compare", "late.toml", "--policies", "none,lru", "--plot", "late.svg"];
+    let options = ["compare", "late.toml", "--policy", "none,lru", "--plot", "late.svg"];
     let text = sim(&sandbox, &options).succeeds().stdout;
     let svg = fs::read_to_string(sandbox.out("late.svg")).unwrap();
     let json = sim(&sandbox, &["run", "late.toml", "--format", "json"]).succeeds().stdout;

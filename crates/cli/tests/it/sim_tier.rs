@@ -90,8 +90,14 @@ fn invalid_options_are_rejected_with_the_remedy() {
     for (options, expected) in [
         (&["run", "bad.toml"][..], &["bad.toml, line 6", "unit is missing"][..]),
         (&["run", "kind.toml"], &["kind.toml, line 2", "there is no kind `teir`", "train, tier"]),
-        (&["run", "small.toml", "--policy", "quiver"], &["cannot run under `quiver`", "hybrid"]),
-        (&["run", "one-job", "--policy", "hybrid"], &["cannot run under `hybrid`", "quiver"]),
+        (
+            &["run", "small.toml", "--policy", "quiver"],
+            &["`quiver` is a policy for kind = \"train\"", "hybrid"],
+        ),
+        (
+            &["run", "one-job", "--policy", "hybrid"],
+            &["`hybrid` is a policy for kind = \"tier\"; `one-job` takes none, lru"],
+        ),
         (&["run", "small.toml", "--variant", "x"], &["no variant `x`", "near, far"]),
         (&["power", "--flash", "5"], &["--flash", "unit is missing"]),
     ] {
@@ -186,7 +192,7 @@ fn truncated_or_unordered_traces_are_reported() {
         ("header.csv", &["line 1", "no column is called `key`"]),
         ("empty.csv", &["no requests"]),
         ("odd.trace", &["3 bytes", "no whole number"]),
-        ("nothing.csv", &["nothing.csv"]),
+        ("nothing.csv", &["error: there is no file `nothing.csv`; check its name"]),
         (".", &["is a directory"]),
         ("/dev/zero", &["neither a file nor a pipe"]),
     ] {

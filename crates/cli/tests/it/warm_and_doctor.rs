@@ -188,9 +188,10 @@ fn the_doctor_finds_problems() {
 fn the_doctor_prints_text() {
     let setup = Setup::of(3, SIZE, |_| {});
     let ran = setup.sandbox.forebay(["doctor"]).run();
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(2), ""), "{ran:?}");
-    assert!(ran.stdout.contains("failed   node"), "{ran:?}");
-    assert!(ran.stdout.contains("start one with `forebay serve`"), "{ran:?}");
+    assert_eq!(ran.stderr, "", "{ran:?}");
+    assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
+    assert!(ran.stdout.contains("warning  node             no node runs"), "{ran:?}");
+    assert!(ran.stdout.contains("or start one with `forebay serve`"), "{ran:?}");
 }
 
 #[test]
@@ -198,7 +199,8 @@ fn top_writes_lines_into_a_pipe() {
     let setup = Setup::of(3, SIZE, |_| {});
     let _node = setup.node(&["--capacity", "64MB"]);
     let socket = setup.node_socket();
-    let args = ["top", "--times", "2", "--socket", socket.to_str().unwrap(), "x.digest"];
+    let socket_arg = socket.to_str().unwrap();
+    let args = ["top", "--every", "1s", "--times", "2", "--socket", socket_arg, "x.digest"];
     let ran = setup.sandbox.forebay(args).succeeds();
     assert_eq!(ran.stdout.lines().count(), 3, "{ran:?}");
     assert!(!ran.stdout.contains('\x1b'), "{ran:?}");

@@ -102,7 +102,7 @@ pub struct Summary {
 #[derive(Debug, thiserror::Error)]
 pub enum DigestError {
     /// A file of another kind.
-    #[error("not a forebay digest: {0}")]
+    #[error("not a forebay digest: {0}; build one with `forebay digest build URL -o x.digest`")]
     Foreign(&'static str),
     /// Written by a later forebay.
     #[error(

@@ -25,6 +25,8 @@ mod rowwise;
 
 use std::{fmt, str::FromStr};
 
+use crate::format::Dtype;
+
 /// How a row is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
@@ -90,6 +92,19 @@ impl Code {
             Self::Ev16 => "ev16",
             Self::Ev8 => "ev8",
             Self::Ev4 => "ev4",
+        }
+    }
+
+    /// The dtype of its rows in a file, whose name is accepted too.
+    pub(crate) const fn dtype(self) -> Option<Dtype> {
+        match self {
+            Self::F16 => Some(Dtype::F16),
+            Self::Bf16 => Some(Dtype::Bf16),
+            Self::I8 => Some(Dtype::I8),
+            Self::I4 => Some(Dtype::I4),
+            Self::I8Tbe => Some(Dtype::I8Tbe),
+            Self::I4Tbe => Some(Dtype::I4Tbe),
+            Self::Ev16 | Self::Ev8 | Self::Ev4 => None,
         }
     }
 
@@ -171,7 +186,8 @@ impl FromStr for Code {
     type Err = CodeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = Self::ALL.into_iter().find(|code| code.name() == text);
+        let is_dtype = |code: Code| code.dtype().is_some_and(|dtype| dtype.name() == text);
+        let known = Self::ALL.into_iter().find(|code| code.name() == text || is_dtype(*code));
         known.ok_or_else(|| CodeError(text.to_owned()))
     }
 }

@@ -261,6 +261,12 @@ fn names_are_parsed_and_errors_list_them() {
     for code in Code::ALL {
         assert_eq!(code.name().parse(), Ok(code));
     }
+    for (code, dtype) in [("i4", "int4"), ("i8-tbe", "int8-tbe"), ("bf16", "bfloat16")] {
+        assert_eq!(code.parse::<Code>(), dtype.parse::<Code>(), "a code has both names");
+        assert_eq!(code.parse::<Dtype>(), dtype.parse::<Dtype>(), "a dtype has both names");
+    }
+    let error = "ev4".parse::<Dtype>().unwrap_err().to_string();
+    assert!(error.contains("no dtype `ev4`; there are float32"), "{error}");
     let error = "i2".parse::<Code>().unwrap_err().to_string();
     assert_eq!(
         error,

@@ -101,7 +101,8 @@ impl std::str::FromStr for Dtype {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|dtype| dtype.name() == text);
-        known.ok_or_else(|| FormatError::Dtype { found: text.to_owned() })
+        let known = known.or_else(|| text.parse::<Code>().ok()?.dtype());
+        known.ok_or_else(|| FormatError::UnknownDtype { name: text.to_owned() })
     }
 }
 
@@ -184,40 +185,52 @@ impl Layout {
     }
 }
 
-/// Error of decoding a header. The texts continue the sentence "`file` is …".
+/// Error of decoding a header. The texts continue the sentence "`file` …".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the error texts document the variants")]
 pub enum FormatError {
-    #[error("not {expected}: {problem}")]
+    #[error("is not {expected}: {problem}")]
     Malformed { expected: &'static str, problem: String },
     #[error(
-        "a table of {found}; tables are of float32, float64, float16, bfloat16 and, as bare rows, \
-         of int8, int4, int8-tbe or int4-tbe"
+        "is a table of {found}; tables are of float32, float64, float16, bfloat16 and, as bare \
+         rows, of int8, int4, int8-tbe or int4-tbe"
     )]
     Dtype { found: String },
-    #[error("stored in Fortran order; save it in C order (numpy.ascontiguousarray)")]
+    #[error(
+        "there is no dtype `{}`; there are {}",
+        .name.escape_debug(),
+        Dtype::ALL.map(Dtype::name).join(", ")
+    )]
+    UnknownDtype { name: String },
+    #[error("is stored in Fortran order; save it in C order (numpy.ascontiguousarray)")]
     Fortran,
-    #[error("an array of shape {shape:?}; a table has two dimensions, rows and columns")]
+    #[error("is an array of shape {shape:?}; a table has two dimensions, rows and columns")]
     Shape { shape: Vec<u64> },
-    #[error("a table whose rows have {dimension} numbers; a row has 1 B to 1 MiB")]
+    #[error("is a table whose rows have {dimension} numbers; a row has 1 B to 1 MiB")]
     Dimension { dimension: u64 },
-    #[error("a table of {rows} rows; the maximum is 2^48")]
+    #[error("is a table of {rows} rows; the maximum is 2^48")]
     Rows { rows: u64 },
-    #[error("cut off: its header requires {needed} bytes, and the file has {file}; copy it again")]
+    #[error(
+        "is cut off: its header requires {needed} bytes, and the file has {file}; copy it again"
+    )]
     Truncated { needed: u128, file: u64 },
     #[error(
-        "{data} bytes long, which is no multiple of a row's {row_bytes}; check dtype and dimension"
+        "is {data} bytes long, which is no multiple of a row's {row_bytes}; check dtype and \
+         dimension"
     )]
     Uneven { data: u64, row_bytes: u64 },
     #[error(
-        "{extra} bytes longer than its header says; it was not written by a safetensors library"
+        "is {extra} bytes longer than its header says; it was not written by a safetensors library"
     )]
     Longer { extra: u64 },
-    #[error("without a tensor `{}`; it has {}", .name.escape_debug(), listed(.available))]
+    #[error("has no tensor `{}`; it has {}", .name.escape_debug(), listed(.available))]
     NoTensor { name: String, available: Vec<String> },
-    #[error("a file of several tables; name one of {}", listed(.available))]
+    #[error(
+        "holds several tables; name one with --tensor (`Table(path, tensor)`): {}",
+        listed(.available)
+    )]
     Ambiguous { available: Vec<String> },
-    #[error("without a table: no tensor has two dimensions and a known dtype")]
+    #[error("has no table: no tensor has two dimensions and a known dtype")]
     NoTable,
 }
 

@@ -45,10 +45,10 @@ fn a_file_that_is_no_table_is_rejected_with_its_name_and_a_remedy() {
     let rows = vec![vec![0; 8]; 3];
     let two = safetensors(&[("a", Dtype::F32, 2, &rows), ("b", Dtype::F32, 2, &rows)]);
     assert!(rejected(&two, plain()).contains("name one of `a`, `b`"));
-    assert!(rejected(&two, plain().tensor("c")).contains("without a tensor `c`; it has `a`, `b`"));
+    assert!(rejected(&two, plain().tensor("c")).contains("has no tensor `c`; it has `a`, `b`"));
     assert!(rejected(&two[..two.len() - 1], plain().tensor("a")).contains("cut off"));
     let array = npy(Dtype::F32, 2, &rows);
-    assert!(rejected(&array, plain().tensor("a")).contains("without a tensor `a`; it has none"));
+    assert!(rejected(&array, plain().tensor("a")).contains("has no tensor `a`; it has none"));
     assert!(rejected(&array[..array.len() - 1], plain()).contains("cut off"));
     let text = open(Source::file(directory.path().join("nowhere"))).unwrap_err().to_string();
     assert!(text.contains("there is no file") && text.contains("nowhere"), "{text}");

@@ -44,11 +44,16 @@ enum Kind {
 #[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum DeviceFileError {
     #[error(
+        "another node uses {}: stop it, or give this one its own --directory or `devices`",
+        path.display()
+    )]
+    Locked { path: PathBuf },
+    #[error(
         "{} is in use, by another process or as a mounted file system: stop that process, unmount \
          it, or use another device",
         path.display()
     )]
-    Locked { path: PathBuf },
+    Busy { path: PathBuf },
     #[error(
         "{} cannot be written: run as its owner, make it and its directory writable, or, if it is \
          a read-only drive, use another",
@@ -318,7 +323,7 @@ impl DevicePath<'_> {
         let path = self.0.to_owned();
         rustix::fs::open(self.0, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
             Errno::ACCESS | Errno::PERM | Errno::ROFS => DeviceFileError::NotWritable { path },
-            Errno::BUSY => DeviceFileError::Locked { path },
+            Errno::BUSY => DeviceFileError::Busy { path },
             Errno::NOENT => DeviceFileError::NoDirectory { path: directory(self.0).to_owned() },
             other => self.failed("open")(other),
         })

@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn other_machines_need_tls_and_a_ca() {
         let head = "name = \"a\"\nsocket = \"/run/a.sock\"\n";
-        let clear = error(&format!("{head}{}", list("/run/a.sock", "tcp://10.0.0.1:7440")));
-        assert!(clear.contains("`b`") && clear.contains("use tls://10.0.0.1:7440"), "{clear}");
+        let clear = error(&format!("{head}{}", list("/run/a.sock", "tcp://10.0.0.1:7070")));
+        assert!(clear.contains("`b`") && clear.contains("use tls://10.0.0.1:7070"), "{clear}");
         let named = error(&format!("{head}{}", list("/run/a.sock", "tcp://b.example:7")));
         assert!(named.contains("use tls://b.example:7"), "{named}");
         for own in ["tcp://127.0.0.1:8", "tcp://localhost:8", "tcp://[::1]:8", "/run/b.sock"] {

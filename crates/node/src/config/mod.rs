@@ -118,9 +118,14 @@ impl Config {
     /// Reads a file and checks each value alone. Command-line options may still change it:
     /// [`Config::check`] checks the values together.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_text(path)
-            .with_context(|| format!("cannot read the configuration `{}`", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in the configuration `{}`", path.display()))
+        let shown = path.display();
+        ensure!(
+            path.exists(),
+            "there is no configuration file `{shown}`; `forebay serve --print-config` prints one"
+        );
+        let text =
+            read_text(path).with_context(|| format!("cannot read the configuration `{shown}`"))?;
+        Self::parse(&text).with_context(|| format!("in the configuration `{shown}`"))
     }
 
     /// Parses the text of a file, like [`Config::read`].

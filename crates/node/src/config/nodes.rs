@@ -5,11 +5,11 @@
 //!
 //! [[nodes]]
 //! name = "a"
-//! endpoint = "tls://a.example:7440"
+//! endpoint = "tls://a.example:7070"
 //!
 //! [[nodes]]
 //! name = "b"
-//! endpoint = "tls://b.example:7440"
+//! endpoint = "tls://b.example:7070"
 //! weight = 2.5
 //! ```
 //!

@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use bytes::Bytes;
 use forebay_auth::ensure_own_directory;
 use forebay_core::{Address, ByteSize, DatasetId, dataset::blob_table::BlobRow};
@@ -89,14 +89,14 @@ impl BlobStore {
         if directory.starts_with(&shared) {
             ensure_own_directory(&shared, 0o700)?;
         }
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .with_context(|| format!("create the directory `{shown}`"))?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
+            anyhow!(
+                "cannot create the directory `{shown}`: {error}; choose another with --directory"
+            )
+        })?;
         let is_known = directory.join(owner_id::FILE).exists();
         let owner = owner_id::read_or_create(directory)
-            .with_context(|| format!("use the directory `{shown}`"))?;
+            .with_context(|| format!("cannot use the directory `{shown}`"))?;
         let devices = match config.devices.as_slice() {
             [] => vec![directory.join("cache.flash")],
             named => named.to_vec(),
@@ -116,7 +116,12 @@ impl BlobStore {
         flash.backend = config.io;
         let dataset_uses = DatasetUses::new();
         flash.eviction = dataset_uses.policy();
-        let flash = Flash::open(&flash)?;
+        let flash = Flash::open(&flash).inspect_err(|_| {
+            // Without a device that bears the id, the next start is again the first.
+            if !is_known && flash.devices.iter().all(|device| !device.path.exists()) {
+                owner_id::remove(directory);
+            }
+        })?;
         for lost in lost {
             tracing::warn!(
                 device = %lost.display(),

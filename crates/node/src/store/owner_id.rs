@@ -3,7 +3,7 @@
 
 use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use forebay_transport::Entropy;
 
 /// File with the owner id, in the node's directory.
@@ -26,9 +26,17 @@ pub(super) fn read_or_create(directory: &Path) -> anyhow::Result<[u8; 16]> {
         .create_new(true)
         .mode(0o600)
         .open(&path)
-        .with_context(|| format!("create `{shown}`"))?;
+        .map_err(|error| {
+            anyhow!("cannot create `{shown}`: {error}; choose another directory with --directory")
+        })?;
     file.write_all(&id)?;
     file.sync_all()?;
     ensure!(fs::read(&path)? == id, "another process writes `{shown}`; start one node at a time");
     Ok(id)
+}
+
+/// Removes the owner id that a failed first start has created.
+pub(super) fn remove(directory: &Path) {
+    // If it stays, the next start warns of lost devices, which is harmless.
+    let _ = fs::remove_file(directory.join(FILE));
 }

@@ -245,7 +245,7 @@ fn the_certificate_of_a_node_is_valid_for_its_cluster() {
     let in_a_cluster = |config: &mut Config| {
         let member = |name: &str| Member {
             name: name.parse().unwrap(),
-            endpoint: format!("tls://{name}.example:7440").parse().unwrap(),
+            endpoint: format!("tls://{name}.example:7070").parse().unwrap(),
             weight: Weight::default(),
             zone: None,
         };

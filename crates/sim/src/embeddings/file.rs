@@ -11,15 +11,21 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("read {path}")]
+    #[error("cannot read `{path}`: {source}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The system error.
         source: io::Error,
     },
+    /// No such file.
+    #[error("there is no file `{path}`; check its name")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// The compressed file is damaged, or its compression is not supported.
-    #[error("unpack {path}: {problem}")]
+    #[error("cannot unpack `{path}`: {problem}")]
     Unpack {
         /// The file.
         path: PathBuf,
@@ -53,7 +59,11 @@ const UNPACKED_SIZE_MAX: usize = if cfg!(fuzzing) { 1 << 20 } else { 16 << 30 };
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TraceError> {
     let io = |source| TraceError::Io { path: path.to_owned(), source };
     let content = |problem: String| TraceError::Content { path: path.to_owned(), problem };
-    let kind = fs::metadata(path).map_err(io)?.file_type();
+    let kind = fs::metadata(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => TraceError::Missing { path: path.to_owned() },
+        _ => io(source),
+    })?;
+    let kind = kind.file_type();
     if !kind.is_file() && !kind.is_fifo() {
         return Err(content("neither a file nor a pipe; name one".to_owned()));
     }

@@ -293,8 +293,8 @@ fn other_orders(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<Setup
 }
 
 fn figure_10(run: &mut Run<'_>, section: &mut Section, setups: &mut Vec<SetupRuns>) {
-    let names = ["shift-week"];
-    let command = "forebay sim compare shift-week --policies lru,expert,hybrid,next-use";
+    let names = ["shift-days"];
+    let command = "forebay sim compare shift-days --policy lru,expert,hybrid,next-use";
     let title = "Figure 10: days of many jobs, and the power-neutral rate";
     let scenarios = begin(section, title, &names, command);
     let setup = &scenarios[0].setups[0];

@@ -86,7 +86,7 @@ fn false_specifications_cause_few_writes() {
 /// where specifications are true; within 10 % of LRU where they are false.
 #[test]
 fn no_other_policy_absorbs_more() {
-    for built_in in BUILT_IN.iter().filter(|built_in| built_in.name != "shift-week") {
+    for built_in in BUILT_IN.iter().filter(|built_in| built_in.name != "shift-days") {
         let scenario = coarse(built_in.name, &[]);
         let least = if built_in.name == "shift-false" { 0.9 } else { 0.999 };
         for setup in &scenario.setups {

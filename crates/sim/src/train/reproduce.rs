@@ -53,7 +53,7 @@ fn seconds(outcome: &Outcome) -> f64 {
 }
 
 fn one_job(run: &mut Run<'_>, section: &mut Section) {
-    let more = "compare one-job --policies none,lru,forebay";
+    let more = "compare one-job --policy none,lru,forebay";
     let scenario = begin(section, "one-job", ["One job alone", "one-job", more]);
     section.text.push_str(
         "No reading order gets more than the cached share c of an epoch from the cache. Under a \
@@ -92,7 +92,7 @@ const TABLE_3: [(&str, [f64; 3]); 3] = [
 ];
 
 fn table_3(run: &mut Run<'_>, section: &mut Section) {
-    let more = "compare quiver-table3 --policies none,hit,quiver,forebay";
+    let more = "compare quiver-table3 --policy none,hit,quiver,forebay";
     let title = "Table 3: seven jobs of one model";
     let scenario = begin(section, "table-3", [title, "quiver-table3", more]);
     section.text.push_str(
@@ -171,7 +171,7 @@ const FIGURE_6: [(&str, &str, &str); 3] =
     [("100GB", "about 1.6", "–"), ("200GB", "–", "–"), ("700GB", "2.32", "2.2")];
 
 fn figure_6(run: &mut Run<'_>, section: &mut Section) {
-    let more = "compare quiver-figure6 --policies none,lru,quiver,forebay";
+    let more = "compare quiver-figure6 --policy none,lru,quiver,forebay";
     let title = "Figure 6: twelve jobs, 48 GPUs, one cache";
     let scenario = begin(section, "figure-6", [title, "quiver-figure6", more]);
     section.text.push_str(

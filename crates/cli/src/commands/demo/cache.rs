@@ -5,6 +5,8 @@ use forebay_client::ItemMap;
 use forebay_core::{ByteSize, dataset::chunking::HALF_CHUNKS_PER_CHUNK};
 use forebay_digest::Digest;
 
+use crate::output;
+
 /// Fewer items cannot be cut into ten chunks that resemble the dataset.
 const ITEMS_MIN: u64 = 100;
 /// The smallest number of chunks that can rotate.
@@ -39,8 +41,9 @@ impl Cache {
         let summary = digest.summary();
         ensure!(
             summary.items >= ITEMS_MIN,
-            "{} items are too few for chunks that resemble the dataset; use {ITEMS_MIN} or more",
-            summary.items
+            "the dataset has {}, too few for chunks that resemble it; give {ITEMS_MIN} or more, or \
+             a larger --size",
+            output::count(summary.items, "item")
         );
         let dataset_chunks = summary.chunking.chunks();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share")]

@@ -114,7 +114,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         KINDS.len()
     );
     let stop = signals::stop_requested()?;
-    let workdir = Workdir::new().context("make a temporary directory")?;
+    let workdir = Workdir::new().context("cannot make a temporary directory")?;
     let processes = Arc::<Processes>::default();
     let outcome = {
         let mut demo = pin!(compare(&args, workdir.path(), Arc::clone(&processes)));
@@ -143,7 +143,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 async fn compare(args: &Args, directory: &Path, processes: Arc<Processes>) -> anyhow::Result<()> {
     let source = args.source.prepare(directory)?;
     let digest_file = directory.join("train.digest");
-    let built = source.build_digest(digest_file.clone()).await.context("build the digest")?;
+    let built =
+        source.build_digest(digest_file.clone()).await.context("cannot build the digest")?;
     let summary = &built.summary;
     ensure!(summary.items > 0, "there are no files in {}; use 100 files or more", source.shown);
     let digest = forebay_digest::open(&digest_file)?.digest.clone();
@@ -185,7 +186,7 @@ async fn compare(args: &Args, directory: &Path, processes: Arc<Processes>) -> an
     let report = DemoReport::new(&experiment, &direct, &cached);
     if let Some(plot) = &args.plot {
         std::fs::write(plot, plot::draw(&experiment, &direct, &cached))
-            .with_context(|| format!("write `{}`", plot.display()))?;
+            .with_context(|| format!("cannot write `{}`", plot.display()))?;
     }
     match args.format {
         Format::Json => output::json(&report),

@@ -27,7 +27,7 @@ struct State {
 
 /// A command that runs this program without `FOREBAY_*` variables.
 pub fn this_program() -> anyhow::Result<Command> {
-    let mut command = Command::new(env::current_exe().context("find this program")?);
+    let mut command = Command::new(env::current_exe().context("cannot find this program")?);
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("FOREBAY_") {
             command.env_remove(name);
@@ -44,7 +44,8 @@ impl Processes {
         ensure!(!state.is_over, "the demo has ended");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn()?;
-        let stdout = BufReader::new(child.stdout.take().context("open the pipe of a process")?);
+        let stdout =
+            BufReader::new(child.stdout.take().context("cannot open the pipe of a process")?);
         let id = child.id();
         state.running.insert(id, child);
         Ok((id, stdout))

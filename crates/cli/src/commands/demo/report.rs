@@ -149,18 +149,15 @@ impl DemoReport {
             "DIRECT",
             "FOREBAY",
             "SPEED-UP",
-            "(QUIVER)",
-            "(ITS HITS)",
-            "SENT",
-            "FOREBAY",
+            "ORIGIN DIRECT",
+            "ORIGIN FOREBAY",
             "HITS",
-            "GPU-S",
+            "GPU-S SAVED",
         ];
         let mut rows: Vec<Vec<String>> =
             self.kinds.iter().map(|kind| self.kind_row(kind)).collect();
         let mut total = vec![format!("all {}", self.jobs), String::new()];
         total.extend(times(&self.total));
-        total.extend([String::new(), String::new()]);
         total.extend(self.rest(&self.total));
         rows.push(total);
         let share = |bytes: u64| bytes as f64 / self.dataset_bytes.max(1) as f64;
@@ -170,23 +167,18 @@ impl DemoReport {
              resident.\n\n\
              {table}\n\
              Times are means over the jobs. BATCH is the simulated computation on {batch} items.\n\
-             The origin SENT {direct:.1} x the dataset to direct readers, and {fetched:.1} x \
-             through FOREBAY.\n\
-             Sharing every read without caching would take {turns:.1} x. GPU-S is the GPU time \
-             saved, in seconds.\n\
-             In brackets: the speed-ups in table 3 of Quiver for {models},\n\
-             with shared misses and with all data cached.\n",
+             ORIGIN is what the origin sent, in sizes of the dataset. Sharing reads without a \
+             cache: {turns:.1} x.\n\
+             Quiver's table 3, speed-up with shared misses and with all data cached:\n{quiver}.\n",
             jobs = output::count(self.jobs, "job"),
             epochs = format_args!("{} each", output::count(self.epochs, "epoch")),
             cached = self.cache.chunks,
             chunks = self.chunks,
             peak = format_args!("{:.0}", share(self.cache.resident_bytes_max) * 100.0),
             table = output::table(&header, &rows),
-            fetched = share(self.total.forebay_origin_bytes),
-            direct = share(self.total.direct_origin_bytes),
             turns = self.turns,
             batch = self.batch_items,
-            models = self.kinds.iter().map(|kind| kind.quiver.model).collect::<Vec<_>>().join(", "),
+            quiver = self.kinds.iter().map(quivers).collect::<Vec<_>>().join(", "),
         )
     }
 
@@ -196,7 +188,6 @@ impl DemoReport {
             format!("{:.0} ms", kind.compute_seconds * 1000.0),
         ];
         row.extend(times(&kind.compared));
-        row.extend([kind.quiver.cooperative, kind.quiver.hit].map(|times| format!("{times:.2} x")));
         row.extend(self.rest(&kind.compared));
         row
     }
@@ -295,6 +286,12 @@ fn fastest_reads(jobs: &[FinishedJob]) -> f64 {
         before = end;
     }
     read as f64
+}
+
+/// The figures of Quiver for the model of a kind.
+fn quivers(kind: &KindReport) -> String {
+    let quiver = &kind.quiver;
+    format!("{} {:.2} x and {:.2} x", quiver.model, quiver.cooperative, quiver.hit)
 }
 
 fn times(compared: &Compared) -> [String; 3] {

@@ -74,7 +74,7 @@ impl ResidencyLog {
             blobs.push((chunk, row.length));
         }
         let known = KnownPresence::new(
-            u32::try_from(summary.blobs).context("count the blobs of the dataset")?,
+            u32::try_from(summary.blobs).context("cannot count the blobs of the dataset")?,
         );
         let residency = Residency { chunks, interval: INTERVAL, ..Residency::default() };
         Ok(Self { client, handle, known, blobs, sizes, next_sample: Duration::ZERO, residency })

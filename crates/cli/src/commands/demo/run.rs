@@ -89,7 +89,7 @@ impl Experiment {
         command.arg("serve").arg("--socket").arg(&socket);
         command.arg("--directory").arg(self.directory.join("cache"));
         command.args(self.cache.node_flags());
-        let node = self.processes.start_server(&mut command).context("start a node")?;
+        let node = self.processes.start_server(&mut command).context("cannot start a node")?;
         let phase = self.phase("through forebay", Some(&socket));
         self.processes.end(node);
         phase
@@ -185,14 +185,15 @@ impl Experiment {
             Some(node) => {
                 let socket = self.directory.join(format!("job-{index}/agent.sock"));
                 command.arg("--node").arg(node).arg("--agent").arg(&socket);
-                Some(self.start_agent(&name, node, &socket).context("start an agent")?)
+                Some(self.start_agent(&name, node, &socket).context("cannot start an agent")?)
             }
             None => None,
         };
-        let (job, stdout) = self.processes.start(&mut command).context("start a job")?;
+        let (job, stdout) = self.processes.start(&mut command).context("cannot start a job")?;
         let (mut progress, mut timeline) = (Progress::default(), vec![(0.0, 0)]);
         for line in stdout.lines() {
-            progress = serde_json::from_str(&line?).context("parse the progress of a job")?;
+            progress =
+                serde_json::from_str(&line?).context("cannot parse the progress of a job")?;
             bar.set_position(progress.items);
             add_point(&mut timeline, began.elapsed().as_secs_f64(), progress.items);
         }

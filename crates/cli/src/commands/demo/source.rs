@@ -99,14 +99,14 @@ impl SourceArgs {
         std::fs::create_dir_all(&bucket)?;
         let shown = if let Some(data) = &self.data {
             symlink(directory_of_items(data)?, bucket.join("train"))
-                .context("link the data into the origin")?;
+                .context("cannot link the data into the origin")?;
             format!("`{data}`")
         } else {
             let written = dataset::write(&bucket.join("train"), self.size.unwrap_or(SIZE))
-                .context("write a dataset into the temporary directory")?;
+                .context("cannot write a dataset into the temporary directory")?;
             output::note(&format!(
-                "generated {} objects, {}",
-                written.objects,
+                "generated {}, {}",
+                output::count(written.objects, "object"),
                 ByteSize(written.bytes)
             ));
             "synthetic data".to_owned()
@@ -161,7 +161,7 @@ fn directory_of_items(data: &str) -> anyhow::Result<PathBuf> {
         path.is_dir(),
         "there is no directory `{data}`; use another one, or a URL such as s3://bucket/train"
     );
-    path.canonicalize().with_context(|| format!("find `{data}`"))
+    path.canonicalize().with_context(|| format!("cannot find `{data}`"))
 }
 
 impl Source {

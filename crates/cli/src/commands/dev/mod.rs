@@ -4,7 +4,7 @@ mod reference;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use forebay_core::units::{ByteRate, parse_duration};
 use forebay_dev_origin::Config;
 use forebay_transport::Entropy;
@@ -82,7 +82,7 @@ pub async fn run(command: Command) -> anyhow::Result<Verdict> {
 
 /// A random secret key.
 pub fn secret() -> anyhow::Result<String> {
-    let nonce = Entropy::kernel().nonce().context("read random bytes from the system")?;
+    let nonce = Entropy::kernel().nonce().context("cannot read random bytes from the system")?;
     Ok(nonce.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -98,9 +98,9 @@ async fn origin(args: DevOriginArgs) -> anyhow::Result<Verdict> {
         config.secret_key = secret()?;
     }
     let keys = [config.access_key.clone(), config.secret_key.clone()];
-    let listener = tokio::net::TcpListener::bind(args.listen)
-        .await
-        .with_context(|| format!("listen on {}; another server may use the port", args.listen))?;
+    let listener = tokio::net::TcpListener::bind(args.listen).await.map_err(|error| {
+        anyhow!("cannot listen on {}: {error}; choose another port with --listen", args.listen)
+    })?;
     let address = listener.local_addr()?;
     let stop_requested = signals::stop_requested()?;
     let stop = async {

@@ -18,7 +18,7 @@ impl Columns {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let reader = csv::ReaderBuilder::new().flexible(false).from_path(path);
         let columns = reader.map_err(anyhow::Error::from).and_then(Self::collect);
-        columns.with_context(|| format!("read the columns in `{}`", path.display()))
+        columns.with_context(|| format!("cannot read the columns in `{}`", path.display()))
     }
 
     fn collect(mut reader: csv::Reader<std::fs::File>) -> anyhow::Result<Self> {

@@ -218,7 +218,7 @@ fn describe(shown: &Shown) -> String {
         "dataset    {dataset}\norigin     {origin}\nlayout     {}\nnamespace  {namespace}\n\
          items      {items} ({})\nblobs      {blobs} ({})\nbytes      {}\n\
          trees      {}\n\
-         chunks     {} (a stripe unit from each of {} partitions)\ncolumns    {}\n",
+         chunks     {}, each a cross-section of the dataset\ncolumns    {}\n",
         layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),
@@ -228,7 +228,6 @@ fn describe(shown: &Shown) -> String {
             trees => format!("{} with a hash tree", output::count(trees, "blob")),
         },
         chunking.chunks(),
-        chunking.partitions(),
         if columns.is_empty() { "none".to_owned() } else { columns.join(", ") },
     );
     if !shown.first_items.is_empty() {

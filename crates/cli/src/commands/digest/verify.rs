@@ -55,7 +55,7 @@ pub struct Args {
     origin: Option<String>,
     /// Use this namespace key, if the digest has a private namespace.
     #[arg(long, value_name = "FILE")]
-    namespace: Option<PathBuf>,
+    namespace_key: Option<PathBuf>,
     /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -95,15 +95,15 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     } else if args.listing {
         compare(digest, &args.access.options()).await?
     } else {
-        let namespace = namespace(args.namespace.as_ref())?;
-        let remedy = match (summary.namespace.as_str(), &args.namespace) {
-            ("public", _) => "leave --namespace out",
-            (_, None) => "name its key file with --namespace",
-            (_, Some(_)) => "name its own key file",
+        let namespace = namespace(args.namespace_key.as_ref())?;
+        let remedy = match (summary.namespace.as_str(), &args.namespace_key) {
+            ("public", _) => "leave --namespace-key out",
+            (_, None) => "give its key with --namespace-key",
+            (_, Some(_)) => "give its own key",
         };
         ensure!(
             namespace_name(&namespace) == summary.namespace,
-            "the digest has the namespace {}, but the key has {}; {remedy}",
+            "the digest has the namespace {}, not {}; {remedy}",
             summary.namespace,
             namespace_name(&namespace)
         );

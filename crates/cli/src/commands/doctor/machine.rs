@@ -134,7 +134,10 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
                 failed("space", found, remedy)
             }
         }
-        _ => ok("space", format!("{} of {free}", config.capacity_of(free))),
+        _ => {
+            let found = format!("would reserve {} of {free} free", config.capacity_of(free));
+            ok("space", found)
+        }
     });
     findings
 }
@@ -183,7 +186,7 @@ fn files(config: &Config) -> Finding {
             format!("raise the limit (ulimit -Hn {needed}), or lower `max_connections`"),
         );
     }
-    ok("open files", format!("{needed} of {limit}"))
+    ok("open files", format!("needs {needed}, limit {limit}"))
 }
 
 fn socket(path: &Path) -> Finding {

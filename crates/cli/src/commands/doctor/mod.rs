@@ -44,7 +44,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay doctor
   forebay doctor --config /etc/forebay.toml --digest train.digest
-  forebay doctor --node tls://a.example:7440
+  forebay doctor --node tls://a.example:7070
   forebay doctor --format json | jq '.[] | select(.state != \"ok\")'";
 
 /// Result of a check.
@@ -84,8 +84,13 @@ fn failed(check: &'static str, found: impl Into<String>, remedy: impl Into<Strin
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let (config, mut findings) = check_config(args.config.as_deref(), args.name);
+    if args.config.is_none() && args.node.named().is_some() {
+        // The configuration of the node is not known here.
+        findings = vec![ok("configuration", "default settings, for the checks of this machine")];
+    }
     let contacts = args.node.named().cloned().unwrap_or_else(|| config.socket.clone().into());
-    let (node_findings, is_running) = tokio::task::block_in_place(|| node::check(&contacts));
+    let (node_findings, is_running) =
+        tokio::task::block_in_place(|| node::check(&contacts, args.node.named().is_some()));
     let sockets: Vec<PathBuf> =
         contacts.endpoints().iter().filter_map(|one| one.path().map(Into::into)).collect();
     findings.extend(machine::check(&config, &sockets, is_running));

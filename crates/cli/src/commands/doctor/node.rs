@@ -11,8 +11,9 @@ use forebay_wire::ErrorCode;
 use super::{Finding, failed, ok, warning};
 use crate::{args::node, commands::cluster_status, output::count};
 
-/// Checks the first endpoint that answers. Also returns whether one does.
-pub fn check(contacts: &Seeds) -> (Vec<Finding>, bool) {
+/// Checks the first endpoint that answers. Also returns whether one does. A node that was not
+/// `named` may be missing, because a job starts it.
+pub fn check(contacts: &Seeds, named: bool) -> (Vec<Finding>, bool) {
     let mut findings = Vec::new();
     for endpoint in contacts.endpoints() {
         match node::connect(endpoint) {
@@ -20,6 +21,11 @@ pub fn check(contacts: &Seeds) -> (Vec<Finding>, bool) {
                 Ok(found) => return (found, true),
                 Err(error) => findings.push(unreachable_node(&error)),
             },
+            Ok(Err(error)) if !named && error.is_not_running() => {
+                let remedy = "a job with cache=\"auto\" starts one, or start one with \
+                              `forebay serve`";
+                findings.push(warning("node", "no node runs", remedy));
+            }
             Ok(Err(error)) => findings.push(unreachable_node(&error)),
             Err(error) => {
                 let remedy = "correct the environment variable";

@@ -6,7 +6,6 @@ mod synthetic;
 
 use std::{
     fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -35,7 +34,7 @@ const REQUESTS_MAX: u64 = 20_000_000;
 /// Pairs of runs whose median is the cost.
 const COST_PAIRS: usize = 5;
 
-/// Compare policies for embedding rows on traces, and inspect files of tables.
+/// Compare policies for embedding rows on traces; inspect and quantize files of tables.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Run policies on a trace, and count perfect hits: requests with all rows in memory.
@@ -211,7 +210,8 @@ fn simulate(args: &SimArgs) -> anyhow::Result<Verdict> {
     }
     // Last, so that a failed write loses no result.
     if let Some(plot) = &args.plot {
-        fs::write(plot, report.svg()).with_context(|| format!("write `{}`", plot.display()))?;
+        fs::write(plot, report.svg())
+            .with_context(|| format!("cannot write `{}`", plot.display()))?;
     }
     Ok(Verdict::Yes)
 }
@@ -303,7 +303,7 @@ fn load(args: &SimArgs) -> anyhow::Result<Trace> {
     }
     let format = args.trace_format.unwrap_or_else(|| embeddings::Format::of(&args.trace));
     let trace = embeddings::load_as(&args.trace, format).map_err(|error| match &error {
-        TraceError::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+        TraceError::Missing { path } => {
             anyhow!(
                 "there is no file `{}`; use a file, or `{SYNTHETIC}`, or another generated trace \
                  (`forebay embed traces`)",

@@ -59,7 +59,7 @@ pub fn run(args: &FuzzArgs) -> anyhow::Result<Verdict> {
     }
     if let Some(path) = &args.plot {
         fs::write(path, distribution(&report))
-            .with_context(|| format!("write `{}`", path.display()))?;
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
         output::aside(&format!("the plot is in `{}`", path.display()));
     }
     match args.format {
@@ -94,11 +94,12 @@ fn simulate(args: &FuzzArgs) -> Vec<WorldResult> {
 }
 
 fn save(dir: &Path, args: &FuzzArgs, worst: &[WorldResult]) -> anyhow::Result<()> {
-    fs::create_dir_all(dir).with_context(|| format!("create `{}`", dir.display()))?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create `{}`", dir.display()))?;
     let worlds = (0..args.worlds).map(|number| World::new(args.seed, number));
     for world in worlds.filter(|world| worst.iter().any(|one| one.name == world.name)) {
         let path = dir.join(format!("{}.toml", world.name));
-        fs::write(&path, &world.text).with_context(|| format!("write `{}`", path.display()))?;
+        fs::write(&path, &world.text)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     output::aside(&format!("{} scenario files are in `{}`", worst.len(), dir.display()));
     Ok(())

@@ -7,6 +7,7 @@ mod tier;
 mod trace;
 
 use std::{
+    fmt::Display,
     fs::{self, File},
     io::Read as _,
     path::{Path, PathBuf},
@@ -14,7 +15,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::builder::PossibleValuesParser;
 use forebay_core::tier::PolicyKind;
 use forebay_sim::{
@@ -45,8 +46,8 @@ pub enum Command {
     ///
     /// A seed decides everything, so the same command gives the same result. The simulation runs
     /// the real sampler of the loader and the real manager of the node.
-    /// `docs/reference/scenarios.md` describes the format of scenarios and the columns of the
-    /// result.
+    /// `docs/guide/simulator.md` describes the columns of the result, and
+    /// `docs/reference/scenarios.md` the format of scenarios.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArgs),
     /// Run a scenario under several policies, and compare them.
@@ -83,7 +84,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   forebay sim list                                     built-in scenarios
   forebay sim run one-job --variant 20-percent
-  forebay sim compare one-job --policies none,lru,forebay
+  forebay sim compare one-job --policy none,lru,forebay
   forebay sim run mine.toml --plot chunks.svg          see docs/reference/scenarios.md";
 
 const LIST_EXAMPLES: &str = "\
@@ -100,9 +101,9 @@ Examples:
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
-  forebay sim compare one-job --policies none,lru,forebay
-  forebay sim compare quiver-figure6 --policies none,lru,quiver,forebay --plot speed.svg
-  forebay sim compare shift-synchronized --variant skew-5 --policies lru,hybrid,next-use";
+  forebay sim compare one-job --policy none,lru,forebay
+  forebay sim compare quiver-figure6 --policy none,lru,quiver,forebay --plot speed.svg
+  forebay sim compare shift-synchronized --variant skew-5 --policy lru,hybrid,next-use";
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
@@ -148,7 +149,7 @@ pub struct CompareArgs {
     ///
     /// Speeds are relative to the first policy.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = policy_names())]
-    policies: Vec<String>,
+    policy: Vec<String>,
     #[command(flatten)]
     common: CommonArgs,
     /// Policies that are not separated by commas, for an error with the remedy.
@@ -189,25 +190,35 @@ fn policy_names() -> PossibleValuesParser {
     PossibleValuesParser::new(names)
 }
 
-/// Parses a policy of the kind of the scenario. The error lists the policies of that kind.
-fn policy<P: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+/// Parses a policy of the kind of the scenario; clap has checked that a kind has it.
+fn policy<P: Copy + Display + FromStr>(
     name: &str,
     scenario: &str,
+    kind: Kind,
+    all: &[P],
 ) -> anyhow::Result<P> {
-    name.parse().with_context(|| format!("`{scenario}` cannot run under `{name}`"))
+    name.parse().map_err(|_| {
+        let other = match kind {
+            Kind::Train => Kind::Tier,
+            Kind::Tier => Kind::Train,
+        };
+        let all = all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        anyhow!("`{name}` is a policy for kind = \"{}\"; `{scenario}` takes {all}", other.name())
+    })
 }
 
 /// Parses policies; `all` if there are none. A policy that is named twice is an error.
-fn policies<P: Copy + PartialEq + FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+fn policies<P: Copy + Display + PartialEq + FromStr>(
     names: &[String],
     scenario: &str,
+    kind: Kind,
     all: &[P],
 ) -> anyhow::Result<Vec<P>> {
     let mut policies: Vec<P> = Vec::new();
     for name in names {
-        let policy = policy(name, scenario)?;
+        let policy = policy(name, scenario, kind, all)?;
         if policies.contains(&policy) {
-            bail!("--policies: `{name}` is named twice; remove one");
+            bail!("--policy: `{name}` is named twice; remove one");
         }
         policies.push(policy);
     }
@@ -295,7 +306,8 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
     let common = &args.common;
     match prepare(common)? {
         Loaded::Train(scenario) => {
-            let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
+            let policy = |name| policy(name, &scenario.name, Kind::Train, &Policy::ALL);
+            let named = args.policy.as_deref().map(policy);
             let policy = named.transpose()?.unwrap_or(scenario.policy);
             let outcomes = simulate_all(&scenario, &[policy], common.seed);
             show(
@@ -306,7 +318,8 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
             )
         }
         Loaded::Tier(scenario) => {
-            let named = args.policy.as_deref().map(|name| policy(name, &scenario.name));
+            let policy = |name| policy(name, &scenario.name, Kind::Tier, PolicyKind::ALL);
+            let named = args.policy.as_deref().map(policy);
             let policy = named.transpose()?.unwrap_or(scenario.policy);
             show_tier(common, &scenario, &[policy])
         }
@@ -316,22 +329,22 @@ fn run_one(args: &RunArgs) -> anyhow::Result<Verdict> {
 fn compare(args: &CompareArgs) -> anyhow::Result<Verdict> {
     let common = &args.common;
     if let Some(extra) = args.extra.first() {
-        let policies = args.policies.join(",");
+        let policies = args.policy.join(",");
         bail!(
-            "unexpected argument `{extra}`; separate policies by commas: --policies \
+            "unexpected argument `{extra}`; separate policies by commas: --policy \
              {policies},{extra}"
         );
     }
     match prepare(common)? {
         Loaded::Train(scenario) => {
-            let policies = policies(&args.policies, &scenario.name, &Policy::ALL)?;
+            let policies = policies(&args.policy, &scenario.name, Kind::Train, &Policy::ALL)?;
             let runs = simulate_all(&scenario, &policies, common.seed);
             let comparison = Comparison::new(&scenario, policies, runs);
             let text = tables::comparison(&comparison);
             show(common, &plot::comparison(&comparison), &comparison, &text)
         }
         Loaded::Tier(scenario) => {
-            let policies = policies(&args.policies, &scenario.name, PolicyKind::ALL)?;
+            let policies = policies(&args.policy, &scenario.name, Kind::Tier, PolicyKind::ALL)?;
             show_tier(common, &scenario, &policies)
         }
     }
@@ -355,7 +368,7 @@ fn show(
     text: &str,
 ) -> anyhow::Result<Verdict> {
     if let Some(path) = &args.plot {
-        fs::write(path, svg).with_context(|| format!("write `{}`", path.display()))?;
+        fs::write(path, svg).with_context(|| format!("cannot write `{}`", path.display()))?;
         output::aside(&format!("the plot is in `{}`", path.display()));
     }
     match args.format {

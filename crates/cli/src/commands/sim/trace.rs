@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::builder::PossibleValuesParser;
 use forebay_core::tier::PolicyKind;
 use forebay_sim::{
@@ -56,7 +56,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<Verdict> {
     if args.file.is_dir() {
         bail!("`{}` is a directory; name a trace in it", args.file.display());
     }
-    let trace = Requests::load(&args.file, Some(format)).context("read the trace")?;
+    let trace = Requests::load(&args.file, Some(format))?;
     let mut rows = Vec::new();
     for share in &args.cache {
         let optimum = trace.optimum(*share);

@@ -211,7 +211,7 @@ fn a_block_device_is_used_unchanged() {
     let second = DeviceFile::open(&device, 1 << 20);
     detach(&device);
     assert!(matches!(too_large, Err(DeviceFileError::TooSmall { .. })), "{too_large:?}");
-    assert!(matches!(second, Err(DeviceFileError::Locked { .. })), "{second:?}");
+    assert!(matches!(second, Err(DeviceFileError::Busy { .. })), "{second:?}");
     let mut file = opened.unwrap();
     assert!(!file.created());
     assert_eq!(file.size(), 4 << 20);

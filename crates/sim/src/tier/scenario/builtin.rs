@@ -28,5 +28,5 @@ built_in!(
     "shift-shuffled",
     "shift-uneven",
     "shift-false",
-    "shift-week",
+    "shift-days",
 );

@@ -238,7 +238,7 @@ fn every_built_in_scenario_is_valid() {
 /// Properties of the workload that section 3.2.1 of the paper states.
 #[test]
 fn the_generator_matches_the_published_characteristics() {
-    let scenario = Scenario::built_in("shift-week", Some(3)).unwrap();
+    let scenario = Scenario::built_in("shift-days", Some(3)).unwrap();
     let workload = &scenario.setups[0].workload;
     let mut by_table = vec![0_u64; 85];
     let (mut large, mut all, mut few, mut newest) = (0, 0, 0, 0);

@@ -6,12 +6,12 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use bytes::Bytes;
 use forebay_core::ByteSize;
 use forebay_core::dataset::ListedObject;
 use forebay_digest::{BlobPlan, Cut, Part, Samples};
-use forebay_origin::{Origin, PIECE};
+use forebay_origin::{Origin, OriginError, PIECE};
 use tokio::runtime::Handle;
 
 /// Archives whose headers are read in parallel.
@@ -38,9 +38,15 @@ pub async fn plan(
             window: (0, Bytes::new()),
             next_length: WINDOW_MIN,
         };
-        let cuts = cuts(windows, listed.length, pack).with_context(|| {
-            format!(
-                "`{shown}` cannot be read as a tar archive; decompress it, or leave it out with \
+        let cuts = cuts(windows, listed.length, pack).map_err(|error| {
+            let is_read_error = error.downcast_ref::<io::Error>().is_some_and(|error| {
+                error.get_ref().is_some_and(|cause| cause.is::<OriginError>())
+            });
+            if is_read_error {
+                return error;
+            }
+            anyhow!(
+                "`{shown}` is no tar archive ({error}); decompress it, or leave it out with \
                  --exclude"
             )
         })?;

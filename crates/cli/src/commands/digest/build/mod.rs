@@ -67,7 +67,7 @@ pub struct Args {
     record_header: Option<ByteSize>,
     /// Use the namespace of this key file [default: the public namespace].
     #[arg(long, value_name = "FILE")]
-    namespace: Option<PathBuf>,
+    namespace_key: Option<PathBuf>,
     /// Add columns, such as labels, from this CSV file.
     #[arg(long, value_name = "FILE")]
     columns: Option<PathBuf>,
@@ -153,7 +153,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let layout = args.layout()?;
     let spec = Spec {
         options: args.access.options(),
-        namespace: namespace(args.namespace.as_ref())?,
+        namespace: namespace(args.namespace_key.as_ref())?,
         url: args.url,
         output: args.output,
         layout,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use forebay_core::dataset::DatasetIdHasher;
 use forebay_core::dataset::ListedObject;
 use forebay_digest::{Blob, BlobPlan, Journal, Layout, Planner, check_name};
@@ -178,7 +178,9 @@ fn plans<'a>(
         Layout::Pack(size) => packed(listing, Planner::new(Some(size))).boxed(),
         Layout::Records(records) => {
             let of_object = move |listed: anyhow::Result<ListedObject>| -> Plans<'a> {
-                match listed.and_then(|listed| records.plan(listed).context(UNEVEN)) {
+                match listed.and_then(|listed| {
+                    records.plan(listed).map_err(|error| anyhow!("{error}; {UNEVEN}"))
+                }) {
                     Ok(plans) => futures::stream::iter(plans.map(Ok)).boxed(),
                     Err(error) => futures::stream::iter([Err(error)]).boxed(),
                 }
