@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,8 @@ from forebay._runtime.incarnation import Incarnation
 from forebay._runtime.job import check_options, new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
 from forebay._runtime.ranks import ranks
-from forebay._runtime.warnings import warn
+from forebay._runtime.urls import check_url
+from forebay._runtime.warnings import printable, warn
 
 #: Attempts at one batch before a dying agent is not started again.
 ATTEMPTS = 4
@@ -146,6 +148,10 @@ class Dataset:
         key = None if namespace_key is None else Path(namespace_key)
         options = storage_options or {}
         check_options(options)
+        if origin is not None:
+            check_url(origin)
+        if not os.fspath(source):
+            raise ValueError("the source is empty; give a digest, a URL or a directory")
         if "://" in str(source) or Path(source).is_dir():
             source = digest_for(
                 str(source),
@@ -457,7 +463,7 @@ def add_note(problem: Exception, note: str) -> None:
 def _open(path: _Path) -> Digest:
     hint = "make a digest with `forebay digest build URL -o x.digest`"
     if not Path(path).is_file():
-        raise DigestError(f"there is no file `{path}`; {hint}")
+        raise DigestError(printable(f"there is no file `{path}`; {hint}"))
     try:
         return Digest(path)
     except DigestError as problem:
