@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import threading
@@ -12,16 +13,19 @@ import pytest
 from hostile.node import Node
 from hostile.wire_client import (
     CLAIM,
+    EXPLAIN,
     GET,
     GRANTED,
     HELD,
     LEAVE,
+    MALFORMED,
     MORE,
     NOT_CLAIMED,
     OPEN,
     PROVE,
     RELEASE,
     STORED,
+    UNCACHED,
     UNKNOWN,
     WRONG_BYTES,
     Connection,
@@ -180,3 +184,53 @@ def test_claims_of_a_connection_are_bounded(node: Node) -> None:
         answers = attacker.request(CLAIM, body)[4:]
         assert answers.count(GRANTED) <= 1_024
     assert node.is_alive()
+
+
+# Promise 6: no input panics.
+def test_a_table_whose_lengths_overflow_together_is_refused(node: Node) -> None:
+    rows = random.Random(6)
+    table = Table([rows.randbytes(32) for _ in range(65_536)], [2**48] * 65_536, chunks=8)
+    with node.tenant("red") as attacker:
+        with pytest.raises(Refused) as refused:
+            attacker.open(table)
+        assert refused.value.code == MALFORMED
+        # The connection stays open, and the limit itself is allowed.
+        handle = attacker.open(Table(table.addresses[:4096], table.lengths[:4096], chunks=8))
+        attacker.report(handle)
+    assert node.is_alive()
+    assert "panicked" not in node.log()
+
+
+@pytest.mark.parametrize("job", ["resnet", "my-job", "job", "job job"])
+def test_a_dataset_of_one_tenant_is_not_called_shared(node: Node, job: str) -> None:
+    def why(connection: Connection, handle: int) -> str:
+        explained = json.loads(connection.request(EXPLAIN, struct.pack("<I", handle)))
+        assert explained is not None
+        return str(explained["why"])
+
+    with node.tenant("red", job) as reader, node.tenant("blue", "secret") as other:
+        handle = reader.open(TABLE)
+        reader.report(handle, batches=4)
+        assert "tenants" not in why(reader, handle)
+        other.report(other.open(TABLE), batches=4)
+        assert why(reader, handle).endswith("it is shared with jobs of other tenants")
+
+
+def test_a_blob_that_cannot_be_stored_is_not_claimed(node: Node) -> None:
+    """The node has 128 MiB. A claim would make other jobs wait for a put that is refused."""
+    table = Table([bytes([1]) * 32, bytes([2]) * 32], [80 << 20, 1])
+    with node.tenant("red") as client:
+        assert client.claim(client.open(table), [0, 1]) == [UNCACHED, GRANTED]
+
+
+def test_the_release_of_a_claim_ends_its_put(node: Node) -> None:
+    with node.tenant("red") as first, node.tenant("blue") as second:
+        handle, other = first.open(TABLE), second.open(TABLE)
+        assert first.claim(handle, [0]) == [GRANTED]
+        assert first.put(handle, 0, BLOB[:50_000]) == MORE
+        first.request(RELEASE, struct.pack("<I", handle) + ordinals([0]))
+        with pytest.raises(Refused) as refused:
+            first.put(handle, 0, BLOB[50_000:], 50_000)
+        assert refused.value.code == NOT_CLAIMED
+        second.store(other, 0, BLOB)
+        assert second.get(other, 0, len(BLOB)) == BLOB

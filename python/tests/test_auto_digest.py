@@ -75,6 +75,55 @@ def test_urls_that_cannot_be_read_are_refused(world: World, tmp_path: Path) -> N
         world.dataset(rebuild=True)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@127.0.0.1:1/x",
+        "s3://key:hunter2@bucket/x",
+        "http://127.0.0.1:1/x?sig=hunter2",
+        "https://127.0.0.1:1?hunter2",
+        "http://127.0.0.1:1/x#hunter2",
+        "az://container/x?sv=1&sig=hunter2",
+    ],
+)
+def test_secrets_in_urls_are_neither_printed_nor_passed_on(
+    url: str,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Other users can read a process's arguments."""
+    program = tmp_path / "recorder"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/arguments\nexit 2\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("FOREBAY_BIN", str(program))
+    for attempt in (
+        lambda: forebay.Dataset(url, cache=None),
+        lambda: world.dataset(origin=url, cache=None),
+        lambda: forebay.Dataset("s3://b/x", cache=None, storage_options={"endpoint": url}),
+    ):
+        with pytest.raises(forebay.ForebayError, match="cannot be used") as refused:
+            attempt()
+        assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in "".join(capfd.readouterr())
+    assert not (tmp_path / "arguments").exists(), "no process was started"
+
+
+def test_control_characters_of_a_source_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(forebay.DigestError, match=r"no file `x\\u\{1b\}\[31m`"):
+        forebay.Dataset("x\x1b[31m")
+    with pytest.raises(forebay.DigestError) as refused:
+        forebay.Dataset("file:///none\x1b[31m", cache=None)
+    assert "\x1b" not in str(refused.value) + "".join(capfd.readouterr())
+
+
+def test_an_empty_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="the source is empty"):
+        forebay.Dataset("")
+
+
 def test_one_relative_path_in_two_directories_is_two_datasets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

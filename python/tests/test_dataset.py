@@ -16,7 +16,7 @@ from harness import CONTENTS, ITEMS, World
 
 import forebay
 from forebay._runtime import processes
-from forebay._runtime.node import ensure_node
+from forebay._runtime.node import endpoint, ensure_node
 from forebay._runtime.processes import binary
 
 
@@ -264,6 +264,15 @@ def test_a_node_that_dies_is_started_again(world: World, own_node: Path, found: 
             return processes.listener(own_node) not in (None, killed)
 
         harness.wait_until(is_back, patience=30.0)
+
+
+def test_every_relative_socket_of_a_list_is_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert endpoint("one.sock") == tmp_path / "one.sock"
+    mixed = "one.sock, tcp://127.0.0.1:7000,/run/two.sock"
+    assert endpoint(mixed) == f"{tmp_path}/one.sock,tcp://127.0.0.1:7000,/run/two.sock"
 
 
 def test_a_mirror_of_the_origin(world: World, tmp_path: Path) -> None:

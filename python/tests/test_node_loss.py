@@ -20,6 +20,9 @@ import torch
 from harness import World
 
 import forebay
+from forebay._runtime import node as runtime_node
+from forebay._runtime import processes
+from forebay._runtime.node import ensure_node
 
 JOBS = 3
 #: Seconds in which a hung process is detected (`docs/design/liveness.md`); then the origin is read.
@@ -151,6 +154,93 @@ def test_a_hung_process_is_detected_once(
     if hung == "node":
         # Once it continues, it is used again.
         harness.wait_until(lambda: dataset.stats()["node"] is not None, 60)
+
+
+@pytest.fixture
+def held_node(own_node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A binary whose nodes hang before they start, until the file ``released`` exists.
+
+    Each start adds its process number to the file ``started``.
+    """
+    program = tmp_path / "held"
+    program.write_text(
+        f"""#!/bin/sh
+if [ "$1" = serve ]; then
+    echo $$ >> {tmp_path}/started
+    for _ in $(seq 600); do [ -e {tmp_path}/released ] && break; sleep 0.1; done
+fi
+exec {processes.binary()} "$@"
+"""
+    )
+    program.chmod(0o700)
+    monkeypatch.setenv("FOREBAY_BIN", str(program))
+    yield tmp_path
+    (tmp_path / "released").touch()
+    # A node that is left behind would outlive the test.
+    harness.wait_until(lambda: processes.answers(own_node), 60)
+
+
+def starts(held_node: Path) -> list[int]:
+    return [int(pid) for pid in (held_node / "started").read_text().split()]
+
+
+def test_a_node_that_hangs_while_it_starts_delays_a_job_once(
+    numbered_world: World, own_node: Path, held_node: Path
+) -> None:
+    """Promise 5: a read waits for the start for at most 5 s, once in all processes of the job."""
+    dataset, waits = numbered_world.dataset(), list[float]()
+
+    def read(item: int) -> None:
+        began = time.monotonic()
+        assert dataset[item] == NUMBERED[item]
+        waits.append(time.monotonic() - began)
+
+    with pytest.warns(RuntimeWarning, match="it has not started yet"):
+        read(0)
+    loader = forebay.DataLoader(dataset, batch_size=16, num_workers=2, collate_fn=list)
+    assert [item for batch in loader for item in batch] == NUMBERED
+    for item in range(20):
+        read(item)
+        time.sleep(0.1)
+    # Far more than 5 s, for a busy machine, and less than the time that a start may take.
+    assert max(waits) < processes.START_SECONDS / 2, waits
+    assert len(starts(held_node)) == 1, "no process starts a second node meanwhile"
+    (held_node / "released").touch()
+    harness.wait_until(lambda: dataset.stats()["node"] is not None, 60)
+    assert len(starts(held_node)) == 1, "the node that was slow is used"
+
+
+def test_a_start_that_hangs_for_long_is_killed_and_repeated(
+    own_node: Path, held_node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_node, "WAIT_SECONDS", 1.0)
+    with pytest.warns(RuntimeWarning, match="it has not started yet"):
+        ensure_node(own_node)
+    runtime_node._backoffs.clear()
+    with pytest.warns(RuntimeWarning, match="it has not started yet"):
+        ensure_node(own_node)
+    assert len(starts(held_node)) == 1
+    runtime_node._backoffs.clear()
+    monkeypatch.setattr(runtime_node, "START_SECONDS", 0.0)
+    with pytest.warns(RuntimeWarning, match="it has not started yet"):
+        ensure_node(own_node)
+    hung, repeated = starts(held_node)
+    assert not processes.identity(hung)
+    assert processes.identity(repeated)
+
+
+def test_a_start_that_fails_is_not_repeated_by_every_read(
+    own_node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "failing"
+    program.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/started\necho full >&2\nexit 2\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("FOREBAY_BIN", str(program))
+    with pytest.warns(RuntimeWarning, match=r"\(full\)"):
+        ensure_node(own_node)
+    for _ in range(50):
+        ensure_node(own_node)
+    assert len(starts(tmp_path)) < 10
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-//! Signals and process exits: SIGINT, SIGTERM, and the end of a watched process.
+//! Signals and process exits: SIGINT, SIGTERM, SIGXFSZ, and the end of a watched process.
 
 use std::{future::Future, os::fd::OwnedFd, thread};
 
 use anyhow::Context as _;
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, pidfd_open},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -24,6 +24,14 @@ pub fn stop_requested() -> anyhow::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// Turns SIGXFSZ into an error of the write that exceeds the limit on the size of files. Without a
+/// handler the signal ends the process without a message.
+pub fn survive_file_size_limit() -> anyhow::Result<()> {
+    // The handler remains when its receiver is dropped.
+    drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
+    Ok(())
 }
 
 /// Opens a running process.

@@ -6,14 +6,15 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
-    io::{self, BufWriter, Write as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    fs::{self, File, Metadata},
+    io::{self, BufWriter, Read as _, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
 use crate::format::{Blob, Digest, DigestError, DigestWriter, Header, Value};
 use bytes::Bytes;
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
 /// Why a digest file cannot be opened or written.
@@ -87,14 +88,11 @@ pub fn open(path: &Path) -> Result<DigestFile, DigestFileError> {
 /// Opens a digest by its metadata alone. Its rows may be damaged.
 pub fn open_unchecked(path: &Path) -> Result<DigestFile, DigestFileError> {
     let failed = |source| DigestFileError::Io { doing: "read", path: path.to_owned(), source };
-    let file = File::open(path).map_err(|source| match source.kind() {
+    let (file, metadata) = open_regular(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => DigestFileError::Missing { path: path.to_owned() },
+        io::ErrorKind::IsADirectory => DigestFileError::Directory { path: path.to_owned() },
         _ => failed(source),
     })?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(DigestFileError::Directory { path: path.to_owned() });
-    }
     let bytes = if metadata.len() == 0 { Bytes::new() } else { map(&file).map_err(failed)? };
     let digest = Digest::open(bytes)
         .map_err(|source| DigestFileError::Digest { path: path.to_owned(), source })?;
@@ -111,6 +109,22 @@ pub fn open_unchecked(path: &Path) -> Result<DigestFile, DigestFileError> {
     Ok(DigestFile { digest, path: path.to_owned(), state })
 }
 
+/// Opens a regular file without waiting for the other end of a pipe. The directory may be another
+/// user's, who can put anything under the name.
+fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).expect("flags are positive");
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file; name a digest"));
+    }
+    Ok((file, metadata))
+}
+
 #[expect(unsafe_code, reason = "a digest is mapped, not read; see SAFETY")]
 fn map(file: &File) -> io::Result<Bytes> {
     // SAFETY: the map is read-only and private, and digests are never written in place: they appear
@@ -125,7 +139,11 @@ fn map(file: &File) -> io::Result<Bytes> {
 impl DigestFile {
     /// Whether this state of the file has passed the full check before.
     pub fn was_checked(&self) -> bool {
-        fs::read_to_string(self.memo_path()).is_ok_and(|memo| memo == self.state)
+        let Ok((file, _)) = open_regular(&self.memo_path()) else { return false };
+        let mut memo = Vec::new();
+        // One byte more than the record, so that a longer file differs.
+        let read = file.take(self.state.len() as u64 + 1).read_to_end(&mut memo);
+        read.is_ok() && memo == self.state.as_bytes()
     }
 
     /// Runs the full check, and records its success if the directory is writable.

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io,
     os::unix::{
-        fs::{MetadataExt as _, PermissionsExt as _},
+        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
         net,
     },
     path::{Path, PathBuf},
@@ -82,11 +82,13 @@ impl Listener {
             }
         }
         // This process holds the lock, so an existing socket is a leftover.
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("replace `{shown}`"));
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.file_type().is_socket() => {
+                fs::remove_file(path).with_context(|| format!("replace `{shown}`"))?;
             }
-            _ => {}
+            Ok(_) => bail!("`{shown}` exists and is not a socket; name another path"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("replace `{shown}`")),
         }
         let socket = UnixListener::bind(path).with_context(|| format!("listen at `{shown}`"))?;
         if access == SocketAccess::AllUsers {
@@ -144,6 +146,18 @@ mod tests {
         drop(listener);
         let _private = Listener::bind(&path, SocketAccess::Owner).unwrap();
         assert_ne!(mode(&path), 0o666);
+    }
+
+    #[tokio::test]
+    async fn a_leftover_socket_is_replaced_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("node.sock");
+        drop(net::UnixListener::bind(&path).unwrap());
+        drop(Listener::bind(&path, SocketAccess::Owner).unwrap());
+        fs::write(&path, "a digest").unwrap();
+        let error = Listener::bind(&path, SocketAccess::Owner).unwrap_err().to_string();
+        assert!(error.contains("node.sock` exists and is not a socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a digest");
     }
 
     /// The socket of a killed process may close before its lock is released.

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from forebay._native import Digest, DigestError
 from forebay._runtime.processes import binary, locked
-from forebay._runtime.warnings import warn
+from forebay._runtime.urls import check_url
+from forebay._runtime.warnings import printable, warn
 
 #: Layouts that have no parameters. The others need ``forebay digest build``.
 LAYOUTS = ("files", "pack", "tar")
@@ -50,6 +51,7 @@ def digest_for(
             f"there is no layout {layout!r} for a URL; give one of {names}, or a digest made with"
             " `forebay digest build`"
         )
+    check_url(url)
     url = _canonical(url)
     path = _path(url, layout, namespace_key, options)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,7 +106,7 @@ def _build(
     *,
     restart: bool,
 ) -> None:
-    print(f"forebay: building a digest of {url}, once", file=sys.stderr)
+    print(printable(f"forebay: building a digest of {url}, once"), file=sys.stderr)
     command = [binary(), "digest", "build", url, "-o", str(path), "--layout", layout]
     command += ["--format", "json", *_origin_arguments(options)]
     if namespace_key is not None:
@@ -124,7 +126,7 @@ def _build(
     if built.returncode != 0:
         lines = (built.stderr or "").strip().splitlines()
         reason = lines[-1].removeprefix("error: ") if lines else "see above"
-        raise DigestError(f"cannot build a digest of `{url}`: {reason}")
+        raise DigestError(printable(f"cannot build a digest of `{url}`: {reason}"))
 
 
 def _changes(path: Path, options: Mapping[str, object]) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,8 @@ from forebay._runtime.job import check_options, new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
 from forebay._runtime.ranks import ranks_if_known
 from forebay._runtime.shared_counters import SharedCounters
-from forebay._runtime.warnings import warn
+from forebay._runtime.urls import check_url
+from forebay._runtime.warnings import printable, warn
 
 #: Attempts at one batch before a dying agent is not started again.
 ATTEMPTS = 4
@@ -160,6 +162,10 @@ class Dataset:
         options = storage_options or {}
         check_options(options)
         self._source = str(source)
+        if origin is not None:
+            check_url(origin)
+        if not os.fspath(source):
+            raise ValueError("the source is empty; give a digest, a URL or a directory")
         if "://" in str(source) or Path(source).is_dir():
             source = digest_for(
                 str(source),
@@ -493,5 +499,5 @@ def add_note(problem: Exception, note: str) -> None:
 def _open(path: _Path) -> Digest:
     if not Path(path).is_file():
         hint = "check its spelling, or make a digest with `forebay digest build URL -o x.digest`"
-        raise DigestError(f"there is no file or directory `{path}`; {hint}")
+        raise DigestError(printable(f"there is no file or directory `{path}`; {hint}"))
     return Digest(path)

@@ -36,6 +36,7 @@ from forebay._runtime.processes import (
     start,
 )
 from forebay._runtime.ranks import ranks_if_known
+from forebay._runtime.urls import check_url
 
 #: Prefix of the names of jobs' directories.
 PREFIX = "forebay-job-"
@@ -176,11 +177,13 @@ class Job:
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise ``ValueError`` for an unknown storage option."""
+    """Raise ``ValueError`` for an unknown storage option, and refuse an endpoint with a secret."""
     for option in options:
         if option not in OPTIONS:
             names = ", ".join(OPTIONS)
             raise ValueError(f"there is no storage option `{option}`; the options are {names}")
+    if isinstance(endpoint := options.get("endpoint"), str):
+        check_url(endpoint)
 
 
 def new_job(

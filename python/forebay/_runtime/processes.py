@@ -31,6 +31,9 @@ START_SECONDS = 60.0
 #: Time in which a process that is not hung answers a greeting.
 ANSWER_SECONDS = 2.0
 
+#: Interval between two attempts to take a lock.
+LOCK_POLL_SECONDS = 0.02
+
 #: ``struct ucred``: process, user and group.
 _UCRED = struct.Struct("iII")
 
@@ -101,11 +104,13 @@ def kill_listener(path: Path) -> None:
 def identity(pid: int) -> str:
     """A text that no other process has, also in other containers and on other machines.
 
-    Empty if there is no such process or ``/proc`` cannot be read.
+    Empty if the process has ended or ``/proc`` cannot be read.
     """
     try:
-        start_time = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-        return f"{pid} {start_time} {_pid_namespace()}"
+        status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        if status[0] in "ZX":  # it has ended, and its parent has not noticed yet
+            return ""
+        return f"{pid} {status[19]} {_pid_namespace()}"
     except OSError:
         return ""
 
@@ -124,6 +129,28 @@ def has_ended(process: str) -> bool:
     return False
 
 
+def age_seconds(process: str) -> float | None:
+    """Seconds since the process with this identity has started; ``None`` if it has ended."""
+    pid, _, rest = process.partition(" ")
+    if not pid.isdecimal() or identity(int(pid)) != process:
+        return None
+    ticks = int(rest.split(" ", 1)[0])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def kill_process(process: str) -> None:
+    """Kill the process with this identity, if it has not ended, and wait for its end."""
+    with suppress(OSError, ValueError, OverflowError):
+        descriptor = os.pidfd_open(int(process.split(" ", 1)[0]))
+        try:
+            # Checked after the open: the descriptor keeps referring to this process.
+            if age_seconds(process) is not None:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                select.select([descriptor], [], [], ANSWER_SECONDS)
+        finally:
+            os.close(descriptor)
+
+
 def _pid_namespace() -> str:
     """The PID namespace and boot in which process numbers are unique."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -131,14 +158,31 @@ def _pid_namespace() -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; the kernel releases it when the process ends."""
+def locked(path: Path, seconds: float | None = None) -> Iterator[int]:
+    """Hold a lock file, as a descriptor; the kernel releases it when the process ends.
+
+    Raises ``TimeoutError`` if other processes hold it for ``seconds``; ``None`` waits without end.
+    """
     descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        if seconds is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _lock_within(descriptor, seconds)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock_within(descriptor: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError("another process holds the lock") from None
+            time.sleep(LOCK_POLL_SECONDS)
 
 
 #: Most bytes that are read of the log of a process that could not start.
@@ -158,6 +202,16 @@ def start(
     ``options`` are written to its standard input: they may contain secrets, and other users can
     read a process's arguments.
     """
+    child = spawn(arguments, log, options, with_secrets=with_secrets)
+    if not child.is_ready_within(START_SECONDS):
+        child.kill()
+        raise _not_started(log)
+
+
+def spawn(
+    arguments: list[str], log: Path, options: bytes = b"", *, with_secrets: bool = False
+) -> StartingProcess:
+    """Start a process that outlives this one, without waiting; the parameters as in ``start``."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -174,27 +228,51 @@ def start(
             start_new_session=True,  # Ctrl-C must reach the job only
         )
     assert child.stdin is not None
-    assert child.stdout is not None
-    with child.stdin, child.stdout:
-        try:
-            child.stdin.write(options)
-            child.stdin.close()
-        except BrokenPipeError:
-            pass  # it has ended; its error is read below
-        if _line_within(child.stdout.fileno(), START_SECONDS):
-            _children.add(child.pid)
-            child.returncode = 0  # prevents a ResourceWarning: it is not waited for
-            return
-    child.kill()
-    child.wait()
-    raise ForebayError(_reason(log) or f"it did not start and gave no reason; see `{log}`")
+    try:
+        child.stdin.write(options)
+        child.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended; its error is in the log
+    return StartingProcess(child, log)
 
 
-def _reason(log: Path) -> str:
-    """The reason why a process could not start: its last line that is not a log line."""
+class StartingProcess:
+    """A process that was started and may not be ready yet."""
+
+    def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
+        self._child, self._log = child, log
+        self.identity = identity(child.pid)
+
+    def is_ready_within(self, seconds: float) -> bool:
+        """Whether the process is ready within ``seconds``; otherwise it goes on starting.
+
+        Raises ``ForebayError`` with its reason if it has ended instead. Called once.
+        """
+        assert self._child.stdout is not None
+        with self._child.stdout as stdout:
+            line = _line_within(stdout.fileno(), seconds)
+        if line == b"":
+            self.kill()
+            raise _not_started(self._log)
+        _children.add(self._child.pid)
+        self._child.returncode = 0  # prevents a ResourceWarning: it is not waited for
+        return line is not None
+
+    def kill(self) -> None:
+        """Kill the process and wait for its end."""
+        _children.discard(self._child.pid)
+        self._child.returncode = None
+        self._child.kill()
+        self._child.wait()
+
+
+def _not_started(log: Path) -> ForebayError:
+    """Why a process could not start: the last line of its log that begins without a time."""
     lines = read_private(log, LOG_BYTES_MAX).decode(errors="replace").strip().splitlines()
     errors = [line for line in lines if not _LOG_LINE.match(line)]
-    return errors[-1].removeprefix("error: ") if errors else ""
+    if errors:
+        return ForebayError(errors[-1].removeprefix("error: "))
+    return ForebayError(f"it did not start and gave no reason; see `{log}`")
 
 
 def _reap() -> None:
@@ -206,16 +284,17 @@ def _reap() -> None:
             _children.discard(pid)
 
 
-def _line_within(descriptor: int, seconds: float) -> bool:
-    """Whether a whole line arrives within ``seconds``."""
+def _line_within(descriptor: int, seconds: float) -> bytes | None:
+    """A whole line; ``None`` if it does not arrive within ``seconds``, empty if it never will."""
     deadline = time.monotonic() + seconds
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     line = b""
     while not line.endswith(b"\n"):
-        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        more = os.read(descriptor, 4096) if ready else b""
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            return None
+        more = os.read(descriptor, 4096)
         if not more:
-            return False
+            return b""
         line += more
-    return True
+    return line

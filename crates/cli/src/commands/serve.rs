@@ -119,6 +119,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         tracing::warn!("{warning}");
     }
     raise_file_limit();
+    signals::survive_file_size_limit()?;
     // Before the node announces that it is ready, since a signal may follow at once.
     let stop = signals::stop_requested()?;
     // Without a file there is nothing to reload, and a closed terminal ends the node.

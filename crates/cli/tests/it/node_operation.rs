@@ -7,6 +7,7 @@ use std::{
     net::TcpStream,
     os::unix::net::UnixStream,
     path::PathBuf,
+    process::Command,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    harness::{Running, content, wait_until},
+    harness::{Forebay, Running, content, wait_until},
     node_and_agent::Setup,
 };
 
@@ -194,6 +195,25 @@ fn a_stop_ends_after_the_grace_period() {
     let ran = node.process.finish();
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(client.stats().is_err());
+}
+
+/// A limit of 0 bytes per file stands for a full disk. Without a handler, its signal would end the
+/// node without a message.
+#[test]
+fn a_first_start_without_space_is_an_error_and_the_next_start_works() {
+    let setup = small_setup();
+    let args = ["serve", "--socket", "../run/node.sock", "--directory", "../cache"];
+    let args = || args.into_iter().chain(["--capacity", "64MB"]);
+    let inner = setup.sandbox.forebay(args()).0;
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\""]).arg(inner.get_program());
+    limited.args(inner.get_args()).current_dir(inner.get_current_dir().unwrap()).env_clear();
+    limited.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Forebay(limited).refuses(&["File too large"]);
+    let mut process = setup.sandbox.forebay(args()).start();
+    let mut line = String::new();
+    BufReader::new(process.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("capacity_bytes"), "{:?}", process.finish());
 }
 
 #[test]

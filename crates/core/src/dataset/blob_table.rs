@@ -13,8 +13,12 @@ use super::{
 };
 use crate::{Address, BlobOrdinal, ByteSize, DatasetId, HalfChunk, NamespaceId};
 
-/// Longest blob, so that sums of lengths do not overflow: 256 TiB.
+/// Longest blob: 256 TiB.
 pub const LENGTH_MAX: u64 = 1 << 48;
+
+/// Most bytes of all blobs of a table together, so that sums of lengths do not overflow: 1 EiB, as
+/// in a digest.
+pub const TOTAL_MAX: u64 = 1 << 60;
 
 /// One blob of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +49,7 @@ impl BlobTable {
     /// A table of blobs that a client names by address, of any dataset. All such tables of a
     /// namespace share one dataset id, which belongs to no dataset: no rows hash to it.
     pub fn by_address(namespace: NamespaceId, rows: &[BlobRow]) -> Result<Self, UploadError> {
-        check_lengths(rows)?;
+        check_lengths(0, rows)?;
         let binding = NamespaceBinding::new(namespace);
         let rows: Box<[BlobRow]> = rows.iter().map(|row| binding.row(*row)).collect();
         let (starts, chunking) = (starts(&rows), Chunking::for_dataset(ByteSize(0), 0));
@@ -96,7 +100,7 @@ impl BlobTable {
         let stored = at / STARTS_EVERY;
         let between = &self.rows[stored * STARTS_EVERY..at];
         let start = self.starts[stored];
-        let start = between.iter().fold(start, |start, row| start.saturating_add(row.length));
+        let start = start + between.iter().map(|row| row.length).sum::<u64>();
         Some(self.chunking.half_chunk_of(start, self.total()))
     }
 
@@ -115,7 +119,7 @@ impl BlobTable {
         let mut start = self.starts.get(first / STARTS_EVERY).copied().unwrap_or_default();
         rows.iter().map(move |row| {
             let half_chunk = self.chunking.half_chunk_of(start, self.total());
-            start = start.saturating_add(row.length);
+            start += row.length;
             (half_chunk, *row)
         })
     }
@@ -124,8 +128,7 @@ impl BlobTable {
     pub fn half_chunk_sizes(&self) -> Vec<ByteSize> {
         let mut sizes = vec![ByteSize(0); self.chunking.half_chunks() as usize];
         for (half_chunk, row) in self.rows_by_half_chunk() {
-            let size = &mut sizes[half_chunk.index()];
-            size.0 = size.0.saturating_add(row.length);
+            sizes[half_chunk.index()].0 += row.length;
         }
         sizes
     }
@@ -137,16 +140,25 @@ impl BlobTable {
     }
 }
 
-fn check_lengths(rows: &[BlobRow]) -> Result<(), UploadError> {
-    let too_long = rows.iter().find(|row| row.length > LENGTH_MAX);
-    too_long.map_or(Ok(()), |row| Err(UploadError::TooLong(row.length)))
+/// Checks the next rows of a table, whose rows before have `total` bytes.
+fn check_lengths(mut total: u64, rows: &[BlobRow]) -> Result<(), UploadError> {
+    for row in rows {
+        if row.length > LENGTH_MAX {
+            return Err(UploadError::TooLong(row.length));
+        }
+        total += row.length;
+        if total > TOTAL_MAX {
+            return Err(UploadError::TotalTooLong);
+        }
+    }
+    Ok(())
 }
 
 fn starts(rows: &[BlobRow]) -> Box<[u64]> {
     let (mut starts, mut next) = (Vec::new(), 0);
     for rows in rows.chunks(STARTS_EVERY) {
         starts.push(next);
-        next = rows.iter().fold(next, |next: u64, row| next.saturating_add(row.length));
+        next += rows.iter().map(|row| row.length).sum::<u64>();
     }
     starts.push(next);
     starts.into()
@@ -181,6 +193,9 @@ pub enum UploadError {
     /// A blob over the limit.
     #[error("a blob of {0} bytes is longer than the limit of {LENGTH_MAX}")]
     TooLong(u64),
+    /// Blobs that are over the limit together.
+    #[error("the blobs are longer together than the limit of {TOTAL_MAX} bytes")]
+    TotalTooLong,
     /// A complete table of another dataset.
     #[error("the blob table does not hash to its dataset id")]
     WrongId,
@@ -231,14 +246,14 @@ impl Upload {
         if first != expected || page.len() as u64 > left || (page.is_empty() && left > 0) {
             return Err(UploadError::OutOfOrder { expected, found: first });
         }
-        check_lengths(page)?;
+        check_lengths(self.end, page)?;
         for row in page {
             self.id.push(&row.address, row.length);
             if self.rows.len().is_multiple_of(STARTS_EVERY) {
                 self.starts.push(self.end);
             }
             self.rows.push(self.binding.row(*row));
-            self.end = self.end.saturating_add(row.length);
+            self.end += row.length;
         }
         if self.next() < self.blobs {
             return Ok(None);
@@ -348,6 +363,23 @@ mod tests {
         assert_eq!(upload.page(0, &rows), Err(UploadError::TooLong(LENGTH_MAX + 1)));
         let by_address = BlobTable::by_address(Namespace::public().id(), &rows);
         assert_eq!(by_address, Err(UploadError::TooLong(LENGTH_MAX + 1)));
+    }
+
+    /// Promise 6: each length is allowed, and 2^16 of them are 2^64 bytes.
+    #[test]
+    fn lengths_over_the_limit_together_are_refused() {
+        let most = usize::try_from(TOTAL_MAX / LENGTH_MAX).unwrap();
+        let row = BlobRow { address: rows(1)[0].address, length: LENGTH_MAX };
+        let (namespace, fits) = (Namespace::public().id(), vec![row; most]);
+        let table = upload(&fits, &[&fits[..7], &fits[7..]]).unwrap();
+        assert_eq!(table.total().0, TOTAL_MAX);
+        assert_eq!(table.half_chunk_sizes().iter().map(|size| size.0).sum::<u64>(), TOTAL_MAX);
+        let by_address = BlobTable::by_address(namespace, &[&fits[..], &[row]].concat());
+        assert_eq!(by_address, Err(UploadError::TotalTooLong));
+        let (dataset, chunking) = dataset(&fits);
+        let mut upload = Upload::new(namespace, dataset, chunking, 1 << 16);
+        assert_eq!(upload.page(0, &fits), Ok(None));
+        assert_eq!(upload.page(upload.next(), &[row]), Err(UploadError::TotalTooLong));
     }
 
     /// A blob has one bound address, whether a client names it by ordinal or by address.

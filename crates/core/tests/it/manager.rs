@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use forebay_core::{
     ByteSize, HalfChunk, HalfChunkRange,
-    dataset::chunking::ChunkOrdinal,
     train::{
         benefit::{BatchTime, Mode},
         manager::{
@@ -258,7 +257,9 @@ fn invalid_events_are_errors_and_nothing_else() {
     join(&mut manager, 5, A);
     manager.on_drawn(s(5), A, &[bytes(0, 40)], rate(10)).unwrap();
     let before = (manager.draw_set(A), manager.demand(s(0)));
-    let unknown = |chunk| InvalidEvent::UnknownChunk { chunk: ChunkOrdinal(chunk), chunks: 6 };
+    let unknown =
+        |number| InvalidEvent::UnknownHalfChunk { half_chunk: HalfChunk(number), half_chunks: 6 };
+    assert_eq!(unknown(6).to_string(), "half-chunk 6 does not exist: the dataset has 6");
     let draw = |manager: &mut Manager, half_chunk, unread| {
         manager.on_drawn(s(6), A, &[bytes(half_chunk, unread)], rate(1)).unwrap_err()
     };
@@ -303,7 +304,7 @@ fn the_next_half_chunk_is_added_when_the_first_runs_short() {
 
 fn grew(job: JobNumber, unread: u64, known: u64) -> InvalidEvent {
     let (unread, known) = (ByteSize(unread), ByteSize(known));
-    InvalidEvent::UnreadGrew { job, chunk: ChunkOrdinal(0), unread, known }
+    InvalidEvent::HalfChunkUnreadGrew { job, half_chunk: HalfChunk(0), unread, known }
 }
 
 /// Two jobs that have drawn all of a rotating chunk, and not yielded it. Returns the manager, the

@@ -76,6 +76,41 @@ fn a_full_check_is_recorded_for_one_state_of_a_file() {
     assert!(open_unchecked(&path).unwrap().was_checked(), "opening checks once");
 }
 
+/// Another user who can write to the directory can put anything under the names.
+#[test]
+fn a_pipe_or_an_endless_device_is_never_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let directory = tempfile::tempdir().unwrap();
+    let (path, memo) =
+        (directory.path().join("x.digest"), directory.path().join("x.digest.checked"));
+    publish(&path, 3);
+    let pipe =
+        |path: &Path| mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    for endless in [false, true] {
+        fs::remove_file(&memo).unwrap();
+        if endless {
+            std::os::unix::fs::symlink("/dev/zero", &memo).unwrap();
+        } else {
+            pipe(&memo);
+        }
+        assert!(!open_unchecked(&path).unwrap().was_checked());
+        open(&path).unwrap();
+        assert!(open_unchecked(&path).unwrap().was_checked(), "the record replaces it");
+    }
+    let mut longer = fs::read(&memo).unwrap();
+    longer.push(b'\n');
+    fs::write(&memo, &longer).unwrap();
+    assert!(!open_unchecked(&path).unwrap().was_checked(), "another record");
+    fs::remove_file(&path).unwrap();
+    pipe(&path);
+    let refused = open(&path).unwrap_err().to_string();
+    assert!(refused.contains("x.digest`: it is not a regular file"), "{refused}");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    let refused = open(&path).unwrap_err().to_string();
+    assert!(refused.contains("x.digest`: it is not a regular file"), "{refused}");
+}
+
 #[test]
 fn the_error_says_why_a_file_is_not_a_digest() {
     let directory = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ forebay_transport::counters! {
     wait_timeouts,
     /// Ranges that waited for a claimed blob.
     waits,
-    /// Claims granted. Each is one fetch from the origin.
+    /// Claims granted. Each is one fetch from the origin, except claims on names by `forebay.wrap`.
     claims_granted,
     /// Claims that ended because the blob was put.
     claims_fulfilled,

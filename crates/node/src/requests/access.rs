@@ -158,17 +158,24 @@ impl Access {
             return explanation;
         }
         let own = format!("{}/", self.name(identity));
+        let jobs = explanation.jobs.len();
         explanation.jobs.retain_mut(|job| {
             let name = job.name.strip_prefix(&own).map(str::to_owned);
             name.map(|name| job.name = name).is_some()
         });
-        // In `why`, every name follows this word.
-        let mut names = explanation.why.split("job ").skip(1);
-        explanation.why = if names.all(|rest| rest.starts_with(&own)) {
-            explanation.why.replace(&format!("job {own}"), "job ")
-        } else {
-            let what = explanation.why.split(": ").next().unwrap_or_default();
+        let is_shared = explanation.jobs.len() < jobs;
+        // The line may be older than the list, and name jobs that have left. Those of the node's
+        // owner have no tenant's name.
+        let tenants = self.tenants.all().iter().map(|tenant| tenant.name.as_str()).chain([""]);
+        let mut others = tenants.map(|name| format!("{name}/")).filter(|prefix| *prefix != own);
+        let why = &explanation.why;
+        let what = why.split(": ").next().unwrap_or_default();
+        explanation.why = if is_shared {
             format!("{what}: it is shared with jobs of other tenants")
+        } else if others.any(|prefix| why.contains(&format!("job {prefix}"))) {
+            what.to_owned()
+        } else {
+            why.replace(&format!("job {own}"), "job ")
         };
         explanation
     }
@@ -298,5 +305,24 @@ mod tests {
         );
         let owner = access.authenticate(&Peer::Unix { uid: 0 }, b"").unwrap();
         assert_eq!(access.redact_for(&owner, both.clone()), both);
+        // Its job has left, and the line still names it; "/secret" is a job of the node's owner.
+        for name in ["b/secret", "/secret"] {
+            let left = explanation(&format!("two rotate: job {name} gains"), &[]);
+            assert_eq!(access.redact_for(&identity, left).why, "two rotate");
+        }
+    }
+
+    #[test]
+    fn a_dataset_of_one_tenant_is_not_called_shared() {
+        let access = access(&["a", "b"]);
+        let identity = access.authenticate(&Peer::Tcp, b"a").unwrap();
+        for (why, jobs, expected) in [
+            ("x: no job reads it", &[][..], "x: no job reads it"),
+            ("no job has reported yet", &[], "no job has reported yet"),
+            ("x: job a/my-job is slow", &["a/my-job"], "x: job my-job is slow"),
+            ("x: job a/job 7 is slow", &["a/job 7"], "x: job job 7 is slow"),
+        ] {
+            assert_eq!(access.redact_for(&identity, explanation(why, jobs)).why, expected);
+        }
     }
 }

@@ -60,7 +60,9 @@ impl NodeService {
         let is_accepting = self.blobs.is_accepting();
         // Check all blobs first: a client that is refused must not hold any of the claims.
         let check = |blob: &BlobOrdinal| {
-            Ok((row_of(table, *blob)?, is_accepting && self.managers.keeps(table, *blob)))
+            let row = row_of(table, *blob)?;
+            let is_kept = is_accepting && self.fits(row) && self.managers.keeps(table, *blob);
+            Ok((row, is_kept))
         };
         let rows: Vec<(BlobRow, bool)> = blobs.iter().map(check).collect::<Result<_, Refused>>()?;
         let mut answers = Vec::with_capacity(rows.len());
@@ -140,6 +142,8 @@ impl NodeService {
                 self.counters.claims_released.one();
             }
         }
+        // Before another job claims the blob, since one put of a blob may be in progress.
+        self.end_lost_puts();
         wake_all(wake);
         Ok(Reply::Released)
     }

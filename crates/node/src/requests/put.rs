@@ -190,7 +190,7 @@ impl NodeService {
         let namespace = self.access.namespace(&table.namespace());
         let removed = || (ErrorCode::Unknown, "the node serves the namespace no longer".to_owned());
         let hasher = namespace.ok_or_else(removed)?.hasher();
-        if row.length > self.blobs.capacity().0 / 2 {
+        if !self.fits(row) {
             self.counters.put_no_space.one();
             let text = "the blob is longer than half of the node's capacity".to_owned();
             return Err((ErrorCode::NoSpace, text));
@@ -204,6 +204,11 @@ impl NodeService {
         };
         self.fetch_table.lock().fail_put(&row.address);
         Err(refused)
+    }
+
+    /// Whether the node can store a blob of this length: a longer one would evict most of the rest.
+    pub(crate) fn fits(&self, row: BlobRow) -> bool {
+        row.length <= self.blobs.capacity().0 / 2
     }
 
     fn write_error(&self, refusal: &RequestError) -> Refused {

@@ -166,6 +166,29 @@ fn a_put_that_is_never_finished_ends_with_its_claim() {
     );
 }
 
+/// The release of a claim ends its put, and the next holder can put the blob at once.
+#[test]
+fn a_released_claim_ends_its_put() {
+    let node = TestNode::start(ByteSize::mib(8));
+    let data = Data::new(&[600_000]);
+    let mut first = Raw::open(&node, &data);
+    let blobs = || vec![BlobOrdinal::new(0)];
+    let part = |offset: usize| {
+        let payload = data.blobs[0].slice(offset..offset + 300_000);
+        Request::Put { handle: 0, blob: BlobOrdinal::new(0), offset: offset as u64, payload }
+    };
+    first.call(&Request::Claim { handle: 0, blobs: blobs() });
+    assert_eq!(first.call(&part(0)), Reply::Put(PutAnswer::More));
+    first.call(&Request::Release { handle: 0, blobs: blobs() });
+    let late = first.call(&part(300_000));
+    assert!(
+        matches!(&late, Reply::Error(refusal) if refusal.code == ErrorCode::NotClaimed),
+        "{late:?}"
+    );
+    let (mut second, handle) = node.open(&data);
+    put(&mut second, handle, &data, 0);
+}
+
 /// Promise 6: a table with impossible lengths is refused.
 #[test]
 fn impossible_lengths_are_refused() {

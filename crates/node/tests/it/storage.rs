@@ -94,7 +94,9 @@ fn a_blob_that_is_too_large_is_refused_and_evicts_nothing() {
     let data = Data::new(&[1000, 5_000_000, 0]);
     let (mut client, handle) = node.open(&data);
     put(&mut client, handle, &data, 0);
-    client.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
+    // Other jobs would wait for a claim that no put can end.
+    let claimed = client.claim(handle, &[BlobOrdinal::new(1)]).unwrap();
+    assert_eq!(claimed, [ClaimAnswer::Uncached]);
     match client.put(handle, BlobOrdinal::new(1), &data.blobs[1]) {
         Err(ClientError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::NoSpace),
         other => panic!("{other:?}"),

@@ -315,10 +315,8 @@ impl Manager {
     }
 
     fn size_of(&self, half_chunk: HalfChunk) -> Result<ByteSize, InvalidEvent> {
-        let unknown = InvalidEvent::UnknownChunk {
-            chunk: ChunkOrdinal(half_chunk.0),
-            chunks: self.classes.len(),
-        };
+        let unknown =
+            InvalidEvent::UnknownHalfChunk { half_chunk, half_chunks: self.classes.len() };
         self.half_chunks.size(half_chunk).ok_or(unknown)
     }
 
@@ -341,8 +339,8 @@ impl Manager {
             self.size_of(*half_chunk)?;
             let known = known(*half_chunk).unwrap_or(ByteSize(0));
             if *bytes > known {
-                let (chunk, unread) = (ChunkOrdinal(half_chunk.0), *bytes);
-                return Err(InvalidEvent::UnreadGrew { job, chunk, unread, known });
+                let (half_chunk, unread) = (*half_chunk, *bytes);
+                return Err(InvalidEvent::HalfChunkUnreadGrew { job, half_chunk, unread, known });
             }
         }
         Ok(())

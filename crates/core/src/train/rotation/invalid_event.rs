@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::JobNumber;
-use crate::{ByteSize, dataset::chunking::ChunkOrdinal};
+use crate::{ByteSize, HalfChunk, dataset::chunking::ChunkOrdinal};
 
 /// An event that contradicts the state, which is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +41,29 @@ pub enum InvalidEvent {
         chunk: ChunkOrdinal,
         /// Chunks of the dataset.
         chunks: usize,
+    },
+    /// Not a half-chunk of this dataset.
+    #[error("half-chunk {} does not exist: the dataset has {half_chunks}", half_chunk.0)]
+    UnknownHalfChunk {
+        /// The half-chunk.
+        half_chunk: HalfChunk,
+        /// Half-chunks of the dataset.
+        half_chunks: usize,
+    },
+    /// As [`Self::UnreadGrew`], for a half-chunk.
+    #[error(
+        "job {} has {unread} unread of half-chunk {}, but had {known} before",
+        job.0, half_chunk.0
+    )]
+    HalfChunkUnreadGrew {
+        /// The job.
+        job: JobNumber,
+        /// The half-chunk.
+        half_chunk: HalfChunk,
+        /// Unread bytes of this event.
+        unread: ByteSize,
+        /// Unread bytes before.
+        known: ByteSize,
     },
     /// Within an epoch, unread bytes only decrease.
     #[error("job {} has {unread} unread of chunk {}, but had {known} before", job.0, chunk.0)]
