@@ -55,7 +55,7 @@ def test_items_of_packs_are_verified_by_their_trees(forebay: Forebay, is_private
     if is_private:
         assert forebay.run("namespace", "new", "tree.key").returncode == 0
         key = bytes.fromhex((forebay.directory / "tree.key").read_text().splitlines()[1])
-        options += ["--namespace", "tree.key"]
+        options += ["--namespace-key", "tree.key"]
     digest = digest_format.read(build(forebay, *options))
     assert digest.metadata["forebay.format"] == "2"
     verified = 0

@@ -3,7 +3,7 @@
 //!
 //! A binding parses arguments, releases the GIL, calls, and maps errors to named exceptions.
 //! Decisions are in `core`, connections in `client`, processes and loaders in Python. Nothing but a
-//! store of [`stream`] starts a thread, and nothing reads an origin, so a job's processes can fork
+//! store of `stream` starts a thread, and nothing reads an origin, so a job's processes can fork
 //! at any time.
 
 mod by_address;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,12 @@ def test_secrets_in_urls_are_neither_printed_nor_passed_on(
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/arguments\nexit 2\n')
     program.chmod(0o700)
     monkeypatch.setenv("FOREBAY_BIN", str(program))
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: forebay.Dataset(url, cache=None),
         lambda: world.dataset(origin=url, cache=None),
         lambda: forebay.Dataset("s3://b/x", cache=None, storage_options={"endpoint": url}),
-    ):
+    ]
+    for attempt in attempts:
         with pytest.raises(forebay.ForebayError, match="cannot be used") as refused:
             attempt()
         assert "hunter2" not in str(refused.value)
@@ -111,7 +113,7 @@ def test_secrets_in_urls_are_neither_printed_nor_passed_on(
 
 
 def test_control_characters_of_a_source_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(forebay.DigestError, match=r"no file `x\\u\{1b\}\[31m`"):
+    with pytest.raises(forebay.DigestError, match=r"no file or directory `x\\u\{1b\}\[31m`"):
         forebay.Dataset("x\x1b[31m")
     with pytest.raises(forebay.DigestError) as refused:
         forebay.Dataset("file:///none\x1b[31m", cache=None)

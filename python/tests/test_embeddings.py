@@ -200,7 +200,7 @@ def test_all_formats_are_read(tmp_path: Path) -> None:
     for table, expected in cases:
         ours = EmbeddingCollection([table], memory="1MiB")
         assert bits(ours([keys])[0]) == bits(0.0 + expected)
-    with pytest.raises(forebay.TableError, match=r"name one of `emb\.0`, `emb\.1`"):
+    with pytest.raises(forebay.TableError, match=r"name one with .*: `emb\.0`, `emb\.1`"):
         EmbeddingCollection([tmp_path / "model.safetensors"], memory=0)
 
 

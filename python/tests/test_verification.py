@@ -101,7 +101,7 @@ def test_other_values_are_refused(world: World, verify: Any) -> None:
 def test_a_private_namespace_is_verified_with_its_key(world: World, tmp_path: Path) -> None:
     key = tmp_path / "own.key"
     subprocess.run([binary(), "namespace", "new", str(key)], check=True, capture_output=True)
-    digest = world.build("private.digest", "--namespace", str(key))
+    digest = world.build("private.digest", "--namespace-key", str(key))
     dataset = world.dataset(digest=digest, namespace_key=key, verify="always", cache=None)
     assert list(dataset) == CONTENTS
     loader = dataset.stats()["loader"]

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -60,6 +60,8 @@ pub struct World {
 
 /// Runs the world of a seed. With `keep`, the outcome has all events.
 pub fn run(seed: u64, scale: Scale, keep: bool) -> Outcome {
+    // Made once per process, in files whose names the thread's generator draws.
+    LazyLock::force(&SECRETS);
     // Agents shuffle what they prefetch with the thread's generator.
     fastrand::seed(seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();

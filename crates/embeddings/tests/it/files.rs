@@ -44,7 +44,7 @@ fn a_file_that_is_no_table_is_rejected_with_its_name_and_a_remedy() {
     assert!(rejected(&[7; 10], plain().raw(Dtype::F32, 3)).contains("no multiple"));
     let rows = vec![vec![0; 8]; 3];
     let two = safetensors(&[("a", Dtype::F32, 2, &rows), ("b", Dtype::F32, 2, &rows)]);
-    assert!(rejected(&two, plain()).contains("name one of `a`, `b`"));
+    assert!(rejected(&two, plain()).contains("`a`, `b`"));
     assert!(rejected(&two, plain().tensor("c")).contains("has no tensor `c`; it has `a`, `b`"));
     assert!(rejected(&two[..two.len() - 1], plain().tensor("a")).contains("cut off"));
     let array = npy(Dtype::F32, 2, &rows);
@@ -206,7 +206,7 @@ fn replacements_of_another_shape_are_rejected() {
     let nothing = tables.replace_table(0, &Source::file(Path::new("/nowhere")));
     assert!(matches!(nothing, Err(ReplaceError::Open(OpenError::Missing { .. }))));
     let format = OpenError::Format { path: "x".into(), source: FormatError::NoTable };
-    assert!(format.to_string().starts_with("`x` is without a table"));
+    assert!(format.to_string().starts_with("`x` has no table"));
 }
 
 /// Two features may share a table: a replacement in one is visible in the other, under any file

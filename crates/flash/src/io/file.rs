@@ -44,7 +44,7 @@ enum Kind {
 #[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum DeviceFileError {
     #[error(
-        "another node uses {}: stop it, or give this one its own --directory or `devices`",
+        "{} is in use by another process: stop that process, or use another directory or device",
         path.display()
     )]
     Locked { path: PathBuf },

@@ -134,7 +134,7 @@ fn a_socket_is_replaced_only_if_its_process_is_dead() {
     let elsewhere =
         Config { socket: node.directory.path().join("run/other.sock"), ..node.config.clone() };
     let error = format!("{:#}", bind(&elsewhere).unwrap_err());
-    assert!(error.contains("another node uses"), "{error}");
+    assert!(error.contains("in use by another process"), "{error}");
 
     let stale = node.directory.path().join("stale/node.sock");
     std::fs::create_dir(stale.parent().unwrap()).unwrap();

@@ -40,7 +40,9 @@ pub async fn plan(
         };
         let cuts = cuts(windows, listed.length, pack).map_err(|error| {
             let is_read_error = error.downcast_ref::<io::Error>().is_some_and(|error| {
-                error.get_ref().is_some_and(|cause| cause.is::<OriginError>())
+                error
+                    .get_ref()
+                    .is_some_and(<dyn std::error::Error + Send + Sync>::is::<OriginError>)
             });
             if is_read_error {
                 return error;
