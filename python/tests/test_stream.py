@@ -372,6 +372,7 @@ def refusals(store: Store) -> list[tuple[type[Exception], str, Callable[[], obje
     sealed.append(b"bytes")
     sealed.seal()
     masked: Any = np.ma.masked_array([1, 2], [True, False])
+    no_text: Any = None
     return [
         (StreamError, "the name is empty", lambda: store.create("")),
         (StreamError, "the name has 129 bytes", lambda: store.create("x" * 129)),
@@ -400,7 +401,7 @@ def refusals(store: Store) -> list[tuple[type[Exception], str, Callable[[], obje
         (ValueError, "full is", lambda: store.create("x", full="no")),
         (ValueError, "lifetime is", lambda: store.create("x", lifetime="no")),
         (ValueError, "use 0 or more", lambda: store.create("x", lifetime=-1.0)),
-        (TypeError, "lifetime is", lambda: store.create("x", lifetime=None)),  # type: ignore[arg-type]
+        (TypeError, "lifetime is", lambda: store.create("x", lifetime=no_text)),
     ]
 
 
