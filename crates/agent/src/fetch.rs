@@ -280,11 +280,11 @@ impl AgentService {
     async fn get_from_node(&self, task: &mut FetchTask, wait: Duration) -> FetchEvent {
         let node = task.node.as_ref().expect("the node is connected");
         match node.get(task.blob, task.length, wait).await {
-            Ok((GetAnswer::Hit, content)) if self.is_at_address(task.blob, &content) => {
-                task.content = content;
-                FetchEvent::Bytes
-            }
-            Ok((GetAnswer::Hit, _)) => {
+            Ok((GetAnswer::Hit, content)) => {
+                if self.is_at_address(task.blob, &content).await {
+                    task.content = content;
+                    return FetchEvent::Bytes;
+                }
                 self.counters.hash_mismatches.one();
                 tracing::warn!(blob = %task.blob, "hash mismatch of a blob from a node");
                 self.report_to_owner(task.blob).await;
@@ -302,16 +302,15 @@ impl AgentService {
         blob: BlobOrdinal,
         claim: Option<&HeldClaim>,
     ) -> Result<Bytes, FetchError> {
-        let row = self.digest.blob(blob)?;
         for _ in 0..TRANSFERS_MAX {
             let content = self.transfer(blob, claim).await?;
-            if self.namespace.address(&content) == row.address {
+            if self.is_at_address(blob, &content).await {
                 return Ok(content);
             }
             self.counters.transfers_damaged.one();
             tracing::warn!(%blob, "hash mismatch of a transfer from the origin");
         }
-        let first = row.parts().next().transpose()?;
+        let first = self.digest.blob(blob)?.parts().next().transpose()?;
         Err(FetchError::HashMismatch(first.map(|part| part.object.to_owned()).unwrap_or_default()))
     }
 

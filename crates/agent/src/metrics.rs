@@ -5,6 +5,8 @@ forebay_transport::counters! {
     AgentCounters;
     /// Ranges sent to the job.
     gets,
+    /// Items sent to the job. The ranges of an item over 16 MiB count as one.
+    items,
     /// Blobs read from the origin, for any reason.
     origin_fetches,
     /// Bytes read from the origin.

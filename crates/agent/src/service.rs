@@ -16,7 +16,9 @@ use forebay_transport::{
     ConnectionMemory, Entropy, Latch, Peer,
     session::{Replies, Service},
 };
-use forebay_wire::{BlobRange, ErrorCode, GetAnswer, OpenAnswer, Refusal, Reply, Request};
+use forebay_wire::{
+    BlobRange, ErrorCode, GetAnswer, OpenAnswer, PAYLOAD_SIZE_MAX, Refusal, Reply, Request,
+};
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, Shared},
@@ -269,6 +271,7 @@ impl AgentService {
                 Ok(fetched) => fetched,
                 Err((code, text)) => return replies.refuse(code, text).await,
             };
+            self.counters.items.add(items_in(&ranges));
             for (index, range) in ranges {
                 let start = usize::try_from(range.offset).expect("checked");
                 let payload = fetched.content.slice(start..start + range.length as usize);
@@ -437,6 +440,17 @@ impl Service for AgentService {
     async fn on_disconnect(self: &Arc<Self>, _session: AgentSession) {}
 }
 
+/// Number of items in ranges of one blob: a range that continues one of the greatest length belongs
+/// to the same item.
+fn items_in(ranges: &[(u32, BlobRange)]) -> u64 {
+    let continues = |pair: &&[(u32, BlobRange)]| {
+        let [(_, first), (_, second)] = pair else { return false };
+        let length = first.length as usize;
+        length == PAYLOAD_SIZE_MAX && first.offset + u64::from(first.length) == second.offset
+    };
+    (ranges.len() - ranges.windows(2).filter(continues).count()) as u64
+}
+
 /// An error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -449,4 +463,25 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges of an item over 16 MiB count once, and neighbours in a pack count each.
+    #[test]
+    fn a_long_item_is_one_item() {
+        let long = u32::try_from(PAYLOAD_SIZE_MAX).unwrap();
+        let count = |extents: &[(u64, u32)]| {
+            let range = |(offset, length)| BlobRange { blob: BlobOrdinal(0), offset, length };
+            let ranges = extents.iter().enumerate();
+            items_in(&ranges.map(|(at, extent)| (at as u32, range(*extent))).collect::<Vec<_>>())
+        };
+        let start = u64::from(long);
+        assert_eq!(count(&[(0, long), (start, long), (2 * start, 7)]), 1);
+        assert_eq!(count(&[(0, 100), (100, 100), (200, 100)]), 3);
+        assert_eq!(count(&[(start, long), (0, 100)]), 2, "not in order");
+        assert_eq!(count(&[(3, long)]), 1);
+    }
 }

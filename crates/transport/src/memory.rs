@@ -46,8 +46,6 @@ const BORROWED_MIN: usize = 4096;
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// One connection may have one part in this many of the replies.
 const CONNECTION_SHARE: u64 = 4;
-/// One tenant of several may have one part in this many of each budget.
-const TENANT_SHARE: u64 = 2;
 /// Send buffer of a Unix socket, as far as the system allows. With a larger one, writer and reader
 /// wait for each other less often.
 const SEND_BUFFER_MAX: u64 = 1 << 20;
@@ -113,7 +111,7 @@ impl ConnectionMemory {
     pub fn new(memory: ByteSize, connections: usize, several_tenants: bool) -> Arc<Self> {
         let part = |sixteenths: u64| (memory.0 / 16 * sixteenths).max(1);
         let pool = |bytes: u64, window| {
-            let share = if several_tenants { (bytes / TENANT_SHARE).max(1) } else { bytes };
+            let share = if several_tenants { ByteBudget::share_of_two(bytes).max(1) } else { bytes };
             Arc::new(Pool {
                 started: Instant::now(),
                 state: Mutex::new(PoolState {

@@ -17,13 +17,14 @@ use forebay_node::{Acceptor, Config, Environment, NodeService, TenantConfig, Wor
 use forebay_transport::{Entropy, Latch};
 use parking_lot::Mutex;
 use tokio::{
+    sync::mpsc,
     task::JoinSet,
     time::{sleep, sleep_until},
 };
 
 use crate::{
     disks::{DEVICES_MAX, Disks, RunEnd},
-    network::{HostConnector, HostId, Network, endpoint_of},
+    network::{Arrived, HostConnector, HostId, Network, endpoint_of},
     secrets::SECRETS,
 };
 
@@ -159,8 +160,7 @@ impl NodeHost {
         let (stop, mut serving) = (Arc::<Latch>::default(), JoinSet::new());
         serving.spawn(serve(
             Acceptor::new(Arc::clone(&node)),
-            self.network.clone(),
-            self.host,
+            self.network.listen(self.host),
             Arc::clone(&stop),
         ));
         state.running = Some(Running { node, stop, serving, beside });
@@ -202,8 +202,11 @@ impl NodeHost {
 }
 
 /// Accepts connections until the node is stopped, then lets requests in progress finish.
-async fn serve(mut acceptor: Acceptor, network: Network, host: HostId, stop: Arc<Latch>) {
-    let mut arriving = network.listen(host);
+async fn serve(
+    mut acceptor: Acceptor,
+    mut arriving: mpsc::UnboundedReceiver<Arrived>,
+    stop: Arc<Latch>,
+) {
     loop {
         tokio::select! {
             biased;

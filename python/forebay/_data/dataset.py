@@ -338,7 +338,7 @@ class Dataset:
     def _missed(self) -> int:
         """Items that were requested from the agent because the node did not have them."""
         with suppress(ForebayError):  # without an agent nothing was missed
-            return (self._reader.stats()["agent"] or {}).get("agent_gets", 0)
+            return (self._reader.stats()["agent"] or {}).get("agent_items", 0)
         return 0
 
     def _set_on_error(self, on_error: str) -> None:

@@ -2,7 +2,8 @@
 //!
 //! A connection takes bytes before they are brought into memory, and returns them when they have
 //! been sent or handled. If the budget is used up, requests wait in order of arrival. No tenant has
-//! more than its share, so that one tenant cannot make the others wait.
+//! more than its share, so that one tenant cannot make the others wait. Nor can several tenants
+//! together: a part of the budget is a reserve for tenants that hold little.
 //!
 //! A client that neither reads nor sends would hold its bytes for minutes. So while others wait, a
 //! holder has to move one part in `PACE` of what it holds within each window. A holder that does
@@ -17,6 +18,11 @@ use std::{
 
 /// While others wait, a holder moves one part in this many of its bytes per window.
 const PACE: u64 = 16;
+/// One part in this many of a budget with shares is a reserve.
+const RESERVE: u64 = 8;
+/// One part in this many of the reserve is little: a tenant has it at once, or after tenants that
+/// hold little, too.
+const LITTLE: u64 = 8;
 
 /// A connection that holds bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +50,9 @@ pub enum Grant {
 pub struct ByteBudget {
     limit: u64,
     share_max: u64,
+    /// Bytes for tenants that hold no more than `little`.
+    reserve: u64,
+    little: u64,
     window: Duration,
     taken: u64,
     shares: BTreeMap<ShareId, u64>,
@@ -72,13 +81,18 @@ struct Waiting {
 }
 
 impl ByteBudget {
-    /// A budget of `limit` bytes, of which one tenant may have `share_max`. A holder is checked
-    /// once per `window` while others wait.
+    /// A budget of `limit` bytes, of which one tenant may have `share_max`: all of them, or
+    /// [`ByteBudget::share_of_two`] at most. A holder is checked once per `window` while others
+    /// wait.
     pub fn new(limit: u64, share_max: u64, window: Duration) -> Self {
         assert!((1..=limit).contains(&share_max), "a share of {share_max} bytes of {limit}");
+        let reserve = if share_max < limit { limit / RESERVE } else { 0 };
+        assert!(2 * share_max <= limit - reserve || reserve == 0, "two shares and the reserve");
         Self {
             limit,
             share_max,
+            reserve,
+            little: reserve / LITTLE,
             window,
             taken: 0,
             shares: BTreeMap::new(),
@@ -87,6 +101,11 @@ impl ByteBudget {
             next_ticket: 0,
             is_short: false,
         }
+    }
+
+    /// The share of a tenant beside which another one has its whole share, too.
+    pub fn share_of_two(limit: u64) -> u64 {
+        (limit - limit / RESERVE) / 2
     }
 
     /// Bytes that are taken.
@@ -122,7 +141,7 @@ impl ByteBudget {
         share: ShareId,
         bytes: u64,
     ) -> bool {
-        let fits = self.waiting.is_empty() && self.fits(share, bytes);
+        let fits = self.fits(share, bytes, !self.waiting.is_empty());
         if fits {
             self.add(now, holder, share, bytes);
         }
@@ -195,13 +214,18 @@ impl ByteBudget {
         closed.map(|(_, holder)| holder).collect()
     }
 
-    /// Whether `bytes` more are within both limits.
-    fn fits(&self, share: ShareId, bytes: u64) -> bool {
-        self.taken + bytes <= self.limit && self.fits_share(share, bytes)
+    /// Whether a request may have `bytes` more. Behind a request that waits for the budget, only a
+    /// tenant that holds little may.
+    fn fits(&self, share: ShareId, bytes: u64, is_behind: bool) -> bool {
+        let (of_share, all) = (self.share_with(share, bytes), self.taken + bytes);
+        let is_little = of_share <= self.little && all <= self.limit;
+        let is_usual = of_share <= self.share_max && all <= self.limit - self.reserve;
+        is_little || (is_usual && !is_behind)
     }
 
-    fn fits_share(&self, share: ShareId, bytes: u64) -> bool {
-        self.shares.get(&share).copied().unwrap_or(0) + bytes <= self.share_max
+    /// What a tenant would hold with `bytes` more.
+    fn share_with(&self, share: ShareId, bytes: u64) -> u64 {
+        self.shares.get(&share).copied().unwrap_or(0) + bytes
     }
 
     fn add(&mut self, now: Duration, holder: HolderId, share: ShareId, bytes: u64) {
@@ -214,17 +238,22 @@ impl ByteBudget {
     }
 
     /// Takes bytes for the requests that wait, in order. Those of a tenant that has its share are
-    /// passed over; one for which the budget is too small holds up those behind it.
+    /// passed over. One for which the budget is too small holds up those behind it, except for
+    /// tenants that hold little.
     fn grant_waiting(&mut self, now: Duration) -> Vec<BudgetTicket> {
         let (mut granted, mut full, mut at) = (Vec::new(), BTreeSet::new(), 0);
+        let mut is_behind = false;
         while let Some(waiting) = self.waiting.get(at).copied() {
-            if full.contains(&waiting.share) || !self.fits_share(waiting.share, waiting.bytes) {
-                full.insert(waiting.share);
+            let Waiting { share, bytes, .. } = waiting;
+            if full.contains(&share) || self.share_with(share, bytes) > self.share_max {
+                full.insert(share);
                 at += 1;
                 continue;
             }
-            if !self.fits(waiting.share, waiting.bytes) {
-                break;
+            if !self.fits(share, bytes, is_behind) {
+                is_behind = true;
+                at += 1;
+                continue;
             }
             self.waiting.remove(at);
             self.add(now, waiting.holder, waiting.share, waiting.bytes);
@@ -272,15 +301,33 @@ mod tests {
     /// Promise 6: one tenant's slow readers do not use up the memory of the others.
     #[test]
     fn a_tenant_has_no_more_than_its_share() {
-        let mut budget = ByteBudget::new(100, 50, WINDOW);
+        let mut budget = ByteBudget::new(100, ByteBudget::share_of_two(100), WINDOW);
         let (greedy, honest) = (ShareId(1), ShareId(2));
-        for holder in 0..5 {
+        for holder in 0..4 {
             assert_eq!(budget.take(at(0), HolderId(holder), greedy, 10), Grant::Taken);
         }
         let over = waits(budget.take(at(0), HolderId(5), greedy, 10));
-        assert_eq!(budget.take(at(0), HolderId(9), honest, 50), Grant::Taken, "not held up");
-        assert_eq!(budget.give_back(at(1), HolderId(9), honest, 50), []);
+        assert_eq!(budget.take(at(0), HolderId(9), honest, 44), Grant::Taken, "not held up");
+        assert_eq!(budget.give_back(at(1), HolderId(9), honest, 44), []);
         assert_eq!(budget.give_back(at(1), HolderId(0), greedy, 10), [over]);
+    }
+
+    /// Promise 6: slow readers of two tenants do not use up the memory of a third. Its large
+    /// request is next when one of them returns its bytes, whatever it requests meanwhile.
+    #[test]
+    fn a_tenant_that_holds_little_does_not_wait_for_the_others() {
+        let mut budget = ByteBudget::new(1600, 700, WINDOW);
+        let (greedy, third) = ([1, 2].map(ShareId), ShareId(3));
+        assert_eq!(budget.take(at(0), HolderId(1), greedy[0], 700), Grant::Taken);
+        assert_eq!(budget.take(at(0), HolderId(2), greedy[1], 700), Grant::Taken);
+        let _ = waits(budget.take(at(0), HolderId(2), greedy[1], 25));
+        assert_eq!(budget.take(at(0), HolderId(3), third, 15), Grant::Taken);
+        let large = waits(budget.take(at(0), HolderId(4), third, 500));
+        assert_eq!(budget.give_back(at(1), HolderId(3), third, 15), []);
+        assert_eq!(budget.take(at(1), HolderId(3), third, 25), Grant::Taken);
+        let over = waits(budget.take(at(1), HolderId(3), third, 1));
+        let granted = budget.give_back(at(2), HolderId(1), greedy[0], 700);
+        assert!(granted.contains(&large) && granted.contains(&over), "{granted:?}");
     }
 
     /// A client that reads is never closed; one that does not read is, once others wait.
@@ -319,9 +366,9 @@ mod tests {
         /// all holders have returned their bytes no request waits.
         #[test]
         fn the_limits_hold_and_no_request_is_lost(
-            steps in proptest::collection::vec((0_u64..8, 1_u64..60, any::<bool>()), 1..200),
+            steps in proptest::collection::vec((0_u64..8, 1_u64..44, any::<bool>()), 1..200),
         ) {
-            let mut budget = ByteBudget::new(100, 60, WINDOW);
+            let mut budget = ByteBudget::new(100, 44, WINDOW);
             let mut held: Vec<(HolderId, ShareId, u64)> = Vec::new();
             let mut waiting: BTreeMap<BudgetTicket, (HolderId, ShareId, u64)> = BTreeMap::new();
             let mut now = at(0);
@@ -345,7 +392,7 @@ mod tests {
                 prop_assert!(budget.taken() <= 100);
                 for share in (0..3).map(ShareId) {
                     let of = held.iter().filter(|held| held.1 == share).map(|held| held.2);
-                    prop_assert!(of.sum::<u64>() <= 60);
+                    prop_assert!(of.sum::<u64>() <= 44);
                 }
             }
             while let Some((holder, share, bytes)) = held.pop() {

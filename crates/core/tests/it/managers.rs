@@ -512,6 +512,10 @@ fn what_is_present_counts_and_not_what_was_allocated() {
     cache.job(0, 0, 4);
     let id = dataset(0);
     assert_eq!(cache.keep_set(id).len(), 20, "what is put is kept");
+    let states = cache.registry.explain(&id).unwrap().half_chunks;
+    let count = |state| states.iter().filter(|other| **other == state).count();
+    let (filled, being_filled) = (HalfChunkState::Pinned, HalfChunkState::Loading);
+    assert_eq!((count(filled), count(being_filled)), (4, 16), "no half-chunk is refused");
     cache.present.insert((id, HalfChunk(19)));
     cache.registry.on_arrived(s(cache.now), id, HalfChunk(19), ByteSize(HALF_CHUNK)).unwrap();
     let there = cache.present.clone();

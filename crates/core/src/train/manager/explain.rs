@@ -24,7 +24,7 @@ pub struct Explanation {
 pub enum HalfChunkState {
     /// Not kept.
     Absent,
-    /// Being fetched.
+    /// Kept, and not complete: it is fetched, or filled as jobs read it.
     Loading,
     /// Kept until its readers are done.
     Rotating,
@@ -56,7 +56,9 @@ pub struct JobExplanation {
 impl Manager {
     /// State of each half-chunk.
     pub fn half_chunks(&self) -> impl Iterator<Item = HalfChunkState> {
-        self.half_chunks.all().into_iter().map(|half_chunk| match self.class_of(half_chunk) {
+        let takes_all = self.takes_all();
+        self.half_chunks.all().into_iter().map(move |half_chunk| match self.class_of(half_chunk) {
+            CacheClass::Uncached if takes_all => HalfChunkState::Loading,
             CacheClass::Uncached => HalfChunkState::Absent,
             _ if self.loads.contains_key(&self.half_chunks.chunk_of(half_chunk)) => {
                 HalfChunkState::Loading

@@ -204,7 +204,7 @@ impl Manager {
     /// The half-chunks of which nodes keep what is put, in order. If the whole dataset has space,
     /// these are all, in whichever order they are loaded.
     pub fn keep_set(&self) -> impl Iterator<Item = HalfChunk> {
-        let takes_all = self.is_whole() && self.clearing.is_empty();
+        let takes_all = self.takes_all();
         let is_kept = move |(_, class): &(HalfChunk, &CacheClass)| {
             takes_all || **class != CacheClass::Uncached
         };
@@ -219,6 +219,11 @@ impl Manager {
     /// Number of half-chunks of the dataset.
     pub fn half_chunk_count(&self) -> u32 {
         self.half_chunks.count()
+    }
+
+    /// Whether nodes keep every blob that is put.
+    fn takes_all(&self) -> bool {
+        self.is_whole() && self.clearing.is_empty()
     }
 
     /// Whether the whole dataset has space.

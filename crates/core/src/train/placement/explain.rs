@@ -65,8 +65,11 @@ fn explain_job(dataset: &DatasetDemand, job: &JobDemand, allocation: Allocation)
     let gpus = if job.gpus == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", job.gpus) };
     match () {
         () if best < GAIN_MIN || !best.is_finite() => format!("job {} is compute-bound", job.name),
-        () if gain < GAIN_MIN => {
+        () if allocation == Allocation::Nothing => {
             format!("no room for job {}, which could gain {best:.1}x on {gpus}", job.name)
+        }
+        () if gain < GAIN_MIN => {
+            format!("job {} gains little of the possible {best:.1}x on {gpus}", job.name)
         }
         () => format!("job {} gains {gain:.1}x on {gpus}", job.name),
     }
