@@ -111,7 +111,8 @@ impl ConnectionMemory {
     pub fn new(memory: ByteSize, connections: usize, several_tenants: bool) -> Arc<Self> {
         let part = |sixteenths: u64| (memory.0 / 16 * sixteenths).max(1);
         let pool = |bytes: u64, window| {
-            let share = if several_tenants { ByteBudget::share_of_two(bytes).max(1) } else { bytes };
+            let share =
+                if several_tenants { ByteBudget::share_of_two(bytes).max(1) } else { bytes };
             Arc::new(Pool {
                 started: Instant::now(),
                 state: Mutex::new(PoolState {

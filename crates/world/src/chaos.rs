@@ -75,6 +75,14 @@ pub async fn run(world: Arc<World>, mut random: Rng) {
                 sleep(lasts.min(SHORT)).await;
                 world.origin.set_faults(OriginFaults::default());
             }
+            7 if faults.network => {
+                // The first ones: all of them at times.
+                let count = random.usize(2..=world.nodes.len());
+                world.trace.event(format_args!("pause {count} nodes for {lasts:?}"));
+                for node in &world.nodes[..count] {
+                    world.network.pause(node.host, lasts);
+                }
+            }
             _ => {}
         }
         while restarts.try_join_next().is_some() {}

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     let end = if args.forever { u64::MAX } else { args.seed.saturating_add(args.seeds) };
     let (next, has_failed) = (AtomicU64::new(args.seed), AtomicBool::new(false));
     let (operations, began) = (AtomicU64::new(0), Instant::now());
+    let messages = AtomicU64::new(0);
     let slowest_ms = AtomicU64::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
                     }
                     let outcome = run(seed, scale, args.trace);
                     let done = operations.fetch_add(outcome.operations, Relaxed);
+                    messages.fetch_add(outcome.messages, Relaxed);
                     let took_ms = u64::try_from(outcome.slowest.as_millis()).unwrap_or(u64::MAX);
                     slowest_ms.fetch_max(took_ms, Relaxed);
                     outcome.kept.iter().for_each(|line| println!("{line}"));
@@ -59,9 +61,10 @@ fn main() -> ExitCode {
                         has_failed.store(true, Relaxed);
                     } else if args.seeds == 1 && !args.forever {
                         let (events, items) = (outcome.events, outcome.operations);
+                        let (hash, messages) = (&outcome.hash, outcome.messages);
                         println!(
-                            "seed {seed}: hash {}, {events} events, {items} items",
-                            outcome.hash
+                            "seed {seed}: hash {hash}, {events} events, {items} items, {messages} \
+                             messages"
                         );
                     } else if seed % 100 == 99 {
                         println!("seeds up to {seed}, {done} items, {:?}", began.elapsed());
@@ -73,6 +76,9 @@ fn main() -> ExitCode {
     let seeds = next.load(Relaxed).min(end) - args.seed;
     let (items, slowest) = (operations.load(Relaxed), slowest_ms.load(Relaxed));
     let took = began.elapsed();
-    println!("{seeds} worlds, {items} items, slowest batch {slowest} ms, {took:?}");
+    let messages = messages.load(Relaxed);
+    println!(
+        "{seeds} worlds, {items} items, {messages} messages, slowest batch {slowest} ms, {took:?}"
+    );
     if has_failed.load(Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

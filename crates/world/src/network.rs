@@ -6,10 +6,13 @@
 //! A paused host accepts connections, as its kernel would, and moves no byte.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io,
     net::{IpAddr, Ipv4Addr},
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -48,6 +51,7 @@ pub struct Network(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     delay_max: Duration,
+    messages: AtomicU64,
 }
 
 struct State {
@@ -76,6 +80,7 @@ struct Route {
 
 impl Way for Route {
     fn arrival(&self) -> Instant {
+        self.network.0.messages.fetch_add(1, Relaxed);
         Instant::now() + self.network.delay(self.from, self.to)
     }
 
@@ -98,7 +103,12 @@ impl Network {
             pauses: BTreeMap::new(),
             streams: Vec::new(),
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), delay_max }))
+        Self(Arc::new(Shared { state: Mutex::new(state), delay_max, messages: AtomicU64::new(0) }))
+    }
+
+    /// Messages that hosts have sent: requests, replies, and pieces of long ones.
+    pub fn messages(&self) -> u64 {
+        self.0.messages.load(Relaxed)
     }
 
     /// The delay of bytes that are sent now. There is none within a host.
@@ -155,12 +165,12 @@ impl Network {
 
     /// Nothing passes between two hosts for this time.
     pub fn partition(&self, a: HostId, b: HostId, lasts: Duration) {
-        self.0.state.lock().partitions.insert(pair(a, b), Instant::now() + lasts);
+        extend(self.0.state.lock().partitions.entry(pair(a, b)), lasts);
     }
 
     /// A host stops for this time.
     pub fn pause(&self, host: HostId, lasts: Duration) {
-        self.0.state.lock().pauses.insert(host, Instant::now() + lasts);
+        extend(self.0.state.lock().pauses.entry(host), lasts);
     }
 
     /// Until when a host is paused.
@@ -220,6 +230,12 @@ impl Network {
         listening.send(Arrived { accepted, source }).map_err(|_| refused())?;
         Ok(ends)
     }
+}
+
+/// Sets the end of a fault that begins now. An earlier one may last longer.
+fn extend<K: Ord>(end: Entry<'_, K, Instant>, lasts: Duration) {
+    let until = Instant::now() + lasts;
+    end.and_modify(|end| *end = until.max(*end)).or_insert(until);
 }
 
 impl Stream {

@@ -40,6 +40,8 @@ pub struct Outcome {
     pub events: u64,
     /// Items that jobs have read.
     pub operations: u64,
+    /// Messages that hosts have sent.
+    pub messages: u64,
     /// The longest time of a batch.
     pub slowest: Duration,
     /// The first violated promise, and how.
@@ -94,12 +96,13 @@ impl Trace {
     }
 
     /// The result so far.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self, messages: u64) -> Outcome {
         let mut state = self.state.lock();
         Outcome {
             hash: state.hasher.finalize().to_hex()[..16].to_owned(),
             events: state.events,
             operations: state.operations,
+            messages,
             slowest: state.slowest,
             violation: state.violation.clone(),
             kept: state.kept.take().unwrap_or_default(),

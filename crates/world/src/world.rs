@@ -70,7 +70,7 @@ pub fn run(seed: u64, scale: Scale, keep: bool) -> Outcome {
         let world = Arc::new(World::new(&mut random, scale, keep));
         world.trace.event(format_args!("seed {seed}: {:?}", world.plan));
         world.run(random).await;
-        world.trace.outcome()
+        world.trace.outcome(world.network.messages())
     })
 }
 
