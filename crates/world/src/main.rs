@@ -25,7 +25,7 @@ struct Args {
     /// Run seeds until one fails, or until this command is interrupted
     #[arg(long)]
     forever: bool,
-    /// Run worlds of at least 10,000 items
+    /// Run worlds of about 7,500 items and 50,000 messages
     #[arg(long)]
     large: bool,
     /// Print all events of each world

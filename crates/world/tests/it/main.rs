@@ -44,6 +44,16 @@ fn no_world_violates_a_promise() {
     assert!(failed.is_empty(), "{} worlds failed:\n{}", failed.len(), failed.join("\n"));
 }
 
+/// The same in worlds of some thousand items, whose jobs outlast most faults.
+#[test]
+fn no_large_world_violates_a_promise() {
+    for seed in 0..10 {
+        let outcome = run(seed, Scale::Large, false);
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        assert!(outcome.messages > 1000, "seed {seed} sends {} messages", outcome.messages);
+    }
+}
+
 /// A failing seed is worth nothing if it does not fail again.
 #[test]
 fn the_same_seed_gives_the_same_events() {
