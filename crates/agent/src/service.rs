@@ -474,7 +474,7 @@ mod tests {
     fn a_long_item_is_one_item() {
         let long = u32::try_from(PAYLOAD_SIZE_MAX).unwrap();
         let count = |extents: &[(u64, u32)]| {
-            let range = |(offset, length)| BlobRange { blob: BlobOrdinal(0), offset, length };
+            let range = |(offset, length)| BlobRange { blob: BlobOrdinal::new(0), offset, length };
             let ranges = extents.iter().enumerate();
             items_in(&ranges.map(|(at, extent)| (at as u32, range(*extent))).collect::<Vec<_>>())
         };

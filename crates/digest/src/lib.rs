@@ -3,12 +3,14 @@
 //! - [`Digest`]: the table of a dataset, an Arrow file that is mapped and read in place.
 //! - [`Layout`], [`Planner`]: how a build turns an origin's listing into blobs.
 //! - [`Journal`]: finished rows of an unfinished build.
+//! - [`EarlierDigest`]: rows of the last build, for objects that have not changed.
 //! - [`Catalogue`]: addresses of a dataset that only its user can read (`forebay.wrap`).
 //!
 //! A crate of its own, because a training job opens digests without linking an origin, and because
 //! `core` touches no files.
 
 mod catalogue;
+mod earlier;
 mod file;
 mod format;
 mod journal;
@@ -17,6 +19,7 @@ mod possession;
 mod snapshot;
 
 pub use catalogue::{Catalogue, CatalogueEntry, CatalogueError, CatalogueKey};
+pub use earlier::EarlierDigest;
 pub use file::{DigestFile, DigestFileError, PendingDigest, open, open_unchecked};
 pub use format::{
     Blob, BlobView, ColumnGuess, ColumnType, Digest, DigestError, DigestWriter, FORMAT, Header,

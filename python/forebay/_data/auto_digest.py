@@ -63,7 +63,7 @@ def digest_for(
     if changes is not None:
         warn(
             f"`{url}` has changed since its digest was built ({changes}); changed objects cannot be"
-            " read: give rebuild=True to build the digest again"
+            " read: give rebuild=True to read them and build the digest again"
         )
     return path
 
@@ -113,6 +113,9 @@ def _build(
         command += ["--namespace-key", str(namespace_key)]
     if restart:
         command.append("--restart")
+    if path.is_file() and _is_readable(path):
+        # Only what has changed is read.
+        command += ["--from", str(path)]
     # On a terminal, its progress bar and errors are shown; the last error is ours as well.
     built = subprocess.run(
         command,
@@ -127,6 +130,15 @@ def _build(
         lines = (built.stderr or "").strip().splitlines()
         reason = lines[-1].removeprefix("error: ") if lines else "see above"
         raise DigestError(printable(f"cannot build a digest of `{url}`: {reason}"))
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether this version can open the digest."""
+    try:
+        Digest(path)
+    except DigestError:
+        return False
+    return True
 
 
 def _changes(path: Path, options: Mapping[str, object]) -> str | None:

@@ -130,7 +130,8 @@ class Dataset:
         For a URL: how objects are cut into items. ``"files"`` (the default), ``"pack"`` for many
         small ones, or ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
     rebuild
-        For a URL: build the digest again. Without it, a warning names what has changed.
+        For a URL: build the digest again, which reads only what has changed. Without it, a warning
+        names what has changed.
     views
         Give items, also to the transform, as read-only ``memoryview`` instead of ``bytes``. The
         view is of the node's shared memory if possible, so that nothing is copied. An item occupies

@@ -191,6 +191,7 @@ impl Source {
             columns: None,
             chunks: None,
             exclude: Vec::new(),
+            from: None,
             restart: false,
         };
         let progress = output::progress("building the digest");

@@ -36,16 +36,38 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
 }
 
-/// Rows of plans, in the order of the plans. Stops at the first error of a plan or the origin.
+/// A blob to be hashed.
+#[derive(Debug)]
+pub struct Task {
+    /// The blob.
+    pub plan: BlobPlan,
+    /// Its hash, if an earlier digest has it. Then the blob is not read.
+    pub known: Option<HashedContent>,
+}
+
+impl From<BlobPlan> for Task {
+    fn from(plan: BlobPlan) -> Self {
+        Self { plan, known: None }
+    }
+}
+
+impl Task {
+    /// Bytes that have to be read.
+    fn length(&self) -> u64 {
+        if self.known.is_some() { 0 } else { self.plan.length() }
+    }
+}
+
+/// Rows of blobs, in their order. Stops at the first error of a plan or the origin.
 pub fn rows<'a, E>(
     origin: &'a Origin,
     namespace: &'a Namespace,
-    plans: impl Stream<Item = Result<BlobPlan, E>> + Send + 'a,
+    tasks: impl Stream<Item = Result<Task, E>> + Send + 'a,
 ) -> impl Stream<Item = Result<Blob, E>> + Send + 'a
 where
     E: From<OriginError> + Send + 'static,
 {
-    hashed(origin, namespace, plans).map(|(plan, hashed)| {
+    hashed(origin, namespace, tasks).map(|(plan, hashed)| {
         let BlobPlan { parts, items } = plan;
         let HashedContent { address, tree } = hashed??;
         Ok(Blob { address, parts, items, tree })
@@ -54,11 +76,11 @@ where
 
 type Hashed<E> = (BlobPlan, Result<Result<HashedContent, OriginError>, E>);
 
-/// Addresses and hash trees of plans, in their order. Each plan has its own error.
+/// Addresses and hash trees of blobs, in their order. Each has its own error.
 pub fn hashed<'a, E: Send + 'static>(
     origin: &'a Origin,
     namespace: &'a Namespace,
-    plans: impl Stream<Item = Result<BlobPlan, E>> + Send + 'a,
+    tasks: impl Stream<Item = Result<Task, E>> + Send + 'a,
 ) -> impl Stream<Item = Hashed<E>> + Send + 'a {
     let threads = available_parallelism().map_or(1, usize::from);
     let (window, batch_blobs) = match origin {
@@ -69,7 +91,7 @@ pub fn hashed<'a, E: Send + 'static>(
     // Two batches per thread: while one is handed over, the other is hashed.
     let slots = Arc::new(Semaphore::new(threads * 2));
     let memory = Arc::new(Semaphore::new(usize::try_from(MEMORY / PAGE).expect("fits")));
-    batches(plans, batch_blobs)
+    batches(tasks, batch_blobs)
         .map(move |batch| {
             let (origin, namespace) = (origin.clone(), namespace.clone());
             let (slots, memory) = (slots.clone(), memory.clone());
@@ -87,7 +109,7 @@ pub fn hashed<'a, E: Send + 'static>(
                             };
                             batch
                                 .into_iter()
-                                .map(|plan| with_hash(plan, &mut hash))
+                                .map(|task| with_hash(task, &mut hash))
                                 .collect::<Vec<_>>()
                         };
                         rows = tokio::task::spawn_blocking(work)
@@ -95,9 +117,10 @@ pub fn hashed<'a, E: Send + 'static>(
                             .expect("hashing does not panic");
                     }
                     Origin::Remote(_) => {
-                        for plan in batch {
-                            rows.push(match plan {
-                                Ok(plan) => {
+                        for task in batch {
+                            rows.push(match task {
+                                Ok(Task { plan, known: Some(hashed) }) => (plan, Ok(Ok(hashed))),
+                                Ok(Task { plan, known: None }) => {
                                     let pages = plan.length().min(MEMORY_PER_BLOB).div_ceil(PAGE);
                                     let pages = u32::try_from(pages).expect("bounded");
                                     let _granted = memory.acquire_many(pages).await;
@@ -117,31 +140,31 @@ pub fn hashed<'a, E: Send + 'static>(
 }
 
 fn with_hash<E>(
-    plan: Result<BlobPlan, E>,
-    mut hash: impl FnMut(&BlobPlan) -> Result<HashedContent, OriginError>,
+    task: Result<Task, E>,
+    hash: impl FnOnce(&BlobPlan) -> Result<HashedContent, OriginError>,
 ) -> Hashed<E> {
-    match plan {
-        Ok(plan) => {
-            let hashed = hash(&plan);
+    match task {
+        Ok(Task { plan, known }) => {
+            let hashed = known.map_or_else(|| hash(&plan), Ok);
             (plan, Ok(hashed))
         }
         Err(error) => (BlobPlan::default(), Err(error)),
     }
 }
 
-/// Groups plans into batches.
+/// Groups blobs into batches.
 fn batches<E: Send>(
-    plans: impl Stream<Item = Result<BlobPlan, E>> + Send,
+    tasks: impl Stream<Item = Result<Task, E>> + Send,
     blobs_max: usize,
-) -> impl Stream<Item = Vec<Result<BlobPlan, E>>> + Send {
-    futures::stream::unfold(Box::pin(plans.fuse()), move |mut plans| async move {
+) -> impl Stream<Item = Vec<Result<Task, E>>> + Send {
+    futures::stream::unfold(Box::pin(tasks.fuse()), move |mut tasks| async move {
         let (mut batch, mut bytes, mut items) = (Vec::new(), 0, 0);
         while batch.len() < blobs_max && bytes < BATCH_BYTES && items < BATCH_ITEMS {
-            match plans.next().await {
-                Some(Ok(plan)) => {
-                    bytes += plan.length();
-                    items += plan.parts.len();
-                    batch.push(Ok(plan));
+            match tasks.next().await {
+                Some(Ok(task)) => {
+                    bytes += task.length();
+                    items += task.plan.parts.len();
+                    batch.push(Ok(task));
                 }
                 Some(Err(error)) => {
                     batch.push(Err(error));
@@ -150,7 +173,7 @@ fn batches<E: Send>(
                 None => break,
             }
         }
-        (!batch.is_empty()).then_some((batch, plans))
+        (!batch.is_empty()).then_some((batch, tasks))
     })
 }
 

@@ -174,7 +174,7 @@ pub async fn verify(
     let layout = digest.summary().layout.parse().map_err(anyhow::Error::msg)?;
     let plans = blobs.iter().map(|blob| {
         let plan = plan(digest, blob)?;
-        Ok(if is_mirror { without_versions(&plan, layout) } else { plan })
+        Ok(if is_mirror { without_versions(&plan, layout) } else { plan }.into())
     });
     let rows = hash::hashed::<DigestError>(&origin, namespace, futures::stream::iter(plans));
     // Rows come in the order of their plans.
@@ -193,7 +193,7 @@ pub async fn verify(
         if matches!(address, Err(OriginError::Changed { .. })) {
             // Another version may have the same bytes.
             let unconditional = without_versions(&plan, layout);
-            let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional) });
+            let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional.into()) });
             let again = hash::hashed(&origin, namespace, again).collect::<Vec<_>>().await.remove(0);
             address = again.1?.map(|hashed| hashed.address);
             report.rewritten += u64::from(matches!(address, Ok(address) if address == expected));

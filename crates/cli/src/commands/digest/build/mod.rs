@@ -8,12 +8,15 @@ mod archive;
 mod publish;
 mod scan;
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use clap::ValueEnum;
 use forebay_core::{ByteSize, Namespace};
-use forebay_digest::{Journal, JournalHeader, Layout, Records, Summary};
+use forebay_digest::{EarlierDigest, Journal, JournalHeader, Layout, Records, Summary};
 use forebay_origin::{Options, Origin};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
@@ -34,6 +37,7 @@ Examples:
   forebay digest build s3://bucket/x -o x.digest --endpoint http://127.0.0.1:9000
   forebay digest build gs://public-data/x -o x.digest --anonymous --exclude '*.txt'
   forebay digest build s3://bucket/shards -o x.digest --layout tar
+  forebay digest build s3://bucket/train -o new.digest --from old.digest
   forebay digest build ./cifar -o x.digest --layout records --record-size 3073B
 
 Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws,
@@ -79,6 +83,9 @@ pub struct Args {
     /// A pattern without a slash matches the last component of a key, any other the whole key.
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
+    /// Read only what has changed since this digest was built, by version and length.
+    #[arg(long, value_name = "DIGEST")]
+    from: Option<PathBuf>,
     /// Discard the journal of an interrupted build.
     #[arg(long)]
     restart: bool,
@@ -121,6 +128,8 @@ pub struct Spec {
     pub chunks: Option<u64>,
     /// Patterns of keys to leave out.
     pub exclude: Vec<String>,
+    /// An earlier digest of the same data.
+    pub from: Option<PathBuf>,
     /// Whether to discard the journal of an interrupted build.
     pub restart: bool,
 }
@@ -135,6 +144,8 @@ pub struct BuildReport {
     pub summary: Summary,
     /// Blobs taken from the journal of an interrupted run.
     pub blobs_resumed: u64,
+    /// Blobs taken from the earlier digest.
+    pub blobs_unchanged: u64,
     /// Bytes read from the origin by this run.
     pub bytes_read: u64,
     /// Items without a row in the file of columns.
@@ -160,6 +171,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         columns: args.columns,
         chunks: args.chunks,
         exclude: args.exclude,
+        from: args.from,
         restart: args.restart,
     };
     let progress = output::progress("hashing");
@@ -217,10 +229,14 @@ fn describe(report: &BuildReport) -> String {
         0 => String::new(),
         resumed => format!(" ({} already done)", count(resumed, "blob")),
     };
+    let unchanged = match report.blobs_unchanged {
+        0 => String::new(),
+        unchanged => format!(" ({} unchanged)", count(unchanged, "blob")),
+    };
     let notes: String = notes(report).iter().map(|note| format!("note     {note}\n")).collect();
     format!(
         "digest   {}\ndataset  {}\nitems    {} in {}, {}\nchunks   {}\n\
-         time     {seconds:.1} s{speed}{resumed}\n{notes}",
+         time     {seconds:.1} s{speed}{resumed}{unchanged}\n{notes}",
         report.digest.display(),
         summary.dataset,
         summary.items,
@@ -291,10 +307,11 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         namespace: namespace_name(&spec.namespace),
         filter: spec.exclude.join("\n"),
     };
+    let earlier = spec.from.as_deref().map(|path| earlier(path, &header)).transpose()?;
     let mut journal = Journal::open(&spec.output, &header, spec.restart)?;
     count_bytes(&origin, progress);
 
-    let mut scan = Scan::new(spec, &origin, &mut journal, progress);
+    let mut scan = Scan::new(spec, &origin, earlier.as_ref(), &mut journal, progress);
     let stop = signals::stop_requested()?;
     let outcome = tokio::select! {
         () = stop => {
@@ -309,9 +326,11 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         return journal.close().map_or_else(|second| Err(second.into()), |()| Err(error));
     }
 
-    let (blobs_resumed, bytes_read) = (totals.blobs_resumed, totals.bytes_read);
+    let (blobs_resumed, blobs_unchanged) = (totals.blobs_resumed, totals.blobs_unchanged());
+    let bytes_read = totals.bytes_read();
     let exclude_unused = totals.exclude_unused(&spec.exclude);
-    let published = publish(spec, &header, totals, &mut journal, &columns);
+    let chunks = spec.chunks.or(earlier.map(|earlier| earlier.chunks().min(totals.blobs).max(1)));
+    let published = publish(spec, &header, totals, chunks, &mut journal, &columns);
     let published = match published {
         Ok(published) => published,
         Err(error) => {
@@ -324,12 +343,25 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         digest: spec.output.clone(),
         summary: published.summary,
         blobs_resumed,
+        blobs_unchanged,
         bytes_read,
         items_without_columns: published.items_without_columns,
         columns_without_items: published.columns_without_items,
         exclude_unused,
         seconds: started.elapsed().as_secs_f64(),
         peak_memory: peak_memory(),
+    })
+}
+
+/// Opens the earlier digest.
+fn earlier(path: &Path, header: &JournalHeader) -> anyhow::Result<EarlierDigest> {
+    let digest = forebay_digest::open(path)?.digest;
+    EarlierDigest::new(digest, header).map_err(|difference| {
+        anyhow!(
+            "`{}` is no earlier digest of the same build: {}; leave out --from",
+            path.display(),
+            difference.escape_debug()
+        )
     })
 }
 

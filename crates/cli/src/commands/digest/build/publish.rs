@@ -21,6 +21,7 @@ pub fn publish(
     spec: &Spec,
     header: &JournalHeader,
     totals: Totals,
+    chunks: Option<u64>,
     journal: &mut Journal,
     columns: &Columns,
 ) -> anyhow::Result<Published> {
@@ -29,7 +30,7 @@ pub fn publish(
         let exclude = if spec.exclude.is_empty() { "" } else { " and --exclude" };
         bail!("there are no objects under `{}`; check the prefix{exclude}", header.origin);
     }
-    let chunking = match spec.chunks {
+    let chunking = match chunks {
         Some(chunks) => Chunking::into_chunks(chunks, blobs).context(JOURNAL_KEPT)?,
         None => Chunking::for_dataset(ByteSize(bytes), blobs),
     };

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -11,13 +11,16 @@ use std::{
 use anyhow::anyhow;
 use forebay_core::dataset::DatasetIdHasher;
 use forebay_core::dataset::ListedObject;
-use forebay_digest::{Blob, BlobPlan, Journal, Layout, Planner, check_name};
+use forebay_digest::{Blob, BlobPlan, EarlierDigest, Journal, Layout, Planner, check_name};
 use forebay_origin::{Origin, OriginError};
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use indicatif::ProgressBar;
 
 use super::{Spec, archive};
-use crate::{commands::digest::hash, output::count};
+use crate::{
+    commands::digest::hash::{self, Task},
+    output::count,
+};
 
 /// Interval between flushes of the journal: the work that a crash may cost.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,6 +29,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Scan<'a> {
     spec: &'a Spec,
     origin: &'a Origin,
+    earlier: Option<&'a EarlierDigest>,
     journal: &'a mut Journal,
     progress: &'a ProgressBar,
     totals: Totals,
@@ -45,13 +49,32 @@ pub struct Totals {
     pub has_trees: bool,
     /// Rows of an earlier run.
     pub blobs_resumed: u64,
-    /// Bytes that this run has read.
-    pub bytes_read: u64,
+    /// Bytes of rows that this run has made.
+    bytes_made: u64,
+    /// Those of them that the earlier digest has.
+    unchanged: Arc<Unchanged>,
     /// For each pattern of --exclude, whether it has matched.
     exclude_used: Arc<[AtomicBool]>,
 }
 
+/// Rows that the earlier digest has.
+#[derive(Default)]
+struct Unchanged {
+    blobs: AtomicU64,
+    bytes: AtomicU64,
+}
+
 impl Totals {
+    /// Rows that the earlier digest has.
+    pub fn blobs_unchanged(&self) -> u64 {
+        self.unchanged.blobs.load(Relaxed)
+    }
+
+    /// Bytes that this run has read.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_made.saturating_sub(self.unchanged.bytes.load(Relaxed))
+    }
+
     fn new(spec: &Spec) -> Self {
         Self {
             id: DatasetIdHasher::new(),
@@ -60,7 +83,8 @@ impl Totals {
             bytes: 0,
             has_trees: false,
             blobs_resumed: 0,
-            bytes_read: 0,
+            bytes_made: 0,
+            unchanged: Arc::default(),
             exclude_used: spec.exclude.iter().map(|_| AtomicBool::new(false)).collect(),
         }
     }
@@ -80,14 +104,22 @@ impl Totals {
     }
 }
 
+impl Unchanged {
+    fn add(&self, plan: &BlobPlan) {
+        self.blobs.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(plan.length(), Relaxed);
+    }
+}
+
 impl<'a> Scan<'a> {
     pub fn new(
         spec: &'a Spec,
         origin: &'a Origin,
+        earlier: Option<&'a EarlierDigest>,
         journal: &'a mut Journal,
         progress: &'a ProgressBar,
     ) -> Self {
-        Self { spec, origin, journal, progress, totals: Totals::new(spec) }
+        Self { spec, origin, earlier, journal, progress, totals: Totals::new(spec) }
     }
 
     /// Totals of the rows so far.
@@ -117,7 +149,7 @@ impl<'a> Scan<'a> {
     ) -> anyhow::Result<()> {
         let exclude = Exclude { globs: &self.spec.exclude, used: self.totals.exclude_used.clone() };
         let listing = included(listing, exclude).boxed();
-        let mut plans = plans(self.origin, listing, self.spec.layout);
+        let mut plans = plans(self.origin, self.earlier, listing, self.spec.layout);
         let first = loop {
             let Some(plan) = plans.next().await.transpose()? else { return Ok(()) };
             let Some(row) = self.journal.recall(&plan)? else { break plan };
@@ -125,15 +157,21 @@ impl<'a> Scan<'a> {
             self.totals.blobs_resumed += 1;
             self.progress.inc(row.length());
         };
-        let plans = futures::stream::once(async { Ok(first) }).chain(plans);
-        let mut rows =
-            std::pin::pin!(hash::rows::<anyhow::Error>(self.origin, &self.spec.namespace, plans));
+        let (earlier, namespace) = (self.earlier, &self.spec.namespace);
+        let unchanged = Arc::clone(&self.totals.unchanged);
+        let tasks = futures::stream::once(async { Ok(first) }).chain(plans).map(move |plan| {
+            let plan = plan?;
+            let known = earlier.map(|earlier| earlier.recall(namespace, &plan)).transpose()?;
+            let known = known.flatten().inspect(|_| unchanged.add(&plan));
+            Ok(Task { plan, known })
+        });
+        let mut rows = std::pin::pin!(hash::rows::<anyhow::Error>(self.origin, namespace, tasks));
         let mut flushed = Instant::now();
         while let Some(row) = rows.next().await {
             let row = row?;
             self.journal.push(&row)?;
             self.totals.add(&row);
-            self.totals.bytes_read += row.length();
+            self.totals.bytes_made += row.length();
             self.progress.inc(row.length());
             self.progress.set_message(count(self.totals.items, "item"));
             if flushed.elapsed() > FLUSH_INTERVAL {
@@ -170,6 +208,7 @@ type Plans<'a> = BoxStream<'a, anyhow::Result<BlobPlan>>;
 /// Plans the blobs of a listing.
 fn plans<'a>(
     origin: &'a Origin,
+    earlier: Option<&'a EarlierDigest>,
     listing: BoxStream<'a, anyhow::Result<ListedObject>>,
     layout: Layout,
 ) -> Plans<'a> {
@@ -189,7 +228,12 @@ fn plans<'a>(
         }
         Layout::Tar(pack) => {
             let of_archive = move |listed: anyhow::Result<ListedObject>| async move {
-                archive::plan(origin.clone(), listed?, pack).await
+                let listed = listed?;
+                let known = earlier.map(|earlier| earlier.plans_of(&listed)).transpose()?;
+                match known.filter(|plans| !plans.is_empty()) {
+                    Some(plans) => Ok(plans),
+                    None => archive::plan(origin.clone(), listed, pack).await,
+                }
             };
             let archives = listing.map(of_archive).buffered(archive::PARALLEL_ARCHIVES);
             let plans = archives.map(|plans| match plans {
