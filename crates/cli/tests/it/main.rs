@@ -4,6 +4,7 @@ mod bad_digests;
 mod bad_origins;
 mod bad_outputs;
 mod build_failures;
+mod build_fill;
 mod build_from;
 mod build_resume;
 mod claims;

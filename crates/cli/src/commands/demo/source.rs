@@ -192,6 +192,7 @@ impl Source {
             chunks: None,
             exclude: Vec::new(),
             from: None,
+            nodes: None,
             restart: false,
         };
         let progress = output::progress("building the digest");

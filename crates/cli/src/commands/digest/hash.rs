@@ -6,6 +6,7 @@
 
 use std::{cell::RefCell, ops::Range, sync::Arc, thread::available_parallelism};
 
+use bytes::BytesMut;
 use forebay_core::{
     Namespace,
     dataset::hash_tree::{HashedContent, TreeHasher},
@@ -14,6 +15,8 @@ use forebay_digest::{Blob, BlobPlan, Part};
 use forebay_origin::{LocalReader, Origin, OriginError, PIECE};
 use futures::{Stream, StreamExt as _, stream::FuturesOrdered};
 use tokio::sync::Semaphore;
+
+use super::build::fill::{self, FillSink};
 
 /// A batch of local blobs for a blocking thread is full at this number of bytes, blobs or items.
 const BATCH_BYTES: u64 = 4 << 20;
@@ -26,6 +29,7 @@ const RANGES_WINDOW: usize = 16;
 const MEMORY_PER_BLOB: u64 = 2 * PIECE;
 /// Memory of all remote blobs together.
 const MEMORY: u64 = 8 * MEMORY_PER_BLOB;
+const _: () = assert!(fill::LENGTH_MAX <= MEMORY, "a blob that is kept is within it");
 /// Memory is granted in pages, because a semaphore counts in 32 bits.
 const PAGE: u64 = 4096;
 /// Large enough to make system calls cheap, small enough for the cache of one core.
@@ -62,12 +66,13 @@ impl Task {
 pub fn rows<'a, E>(
     origin: &'a Origin,
     namespace: &'a Namespace,
+    fill: Option<FillSink>,
     tasks: impl Stream<Item = Result<Task, E>> + Send + 'a,
 ) -> impl Stream<Item = Result<Blob, E>> + Send + 'a
 where
     E: From<OriginError> + Send + 'static,
 {
-    hashed(origin, namespace, tasks).map(|(plan, hashed)| {
+    hashed(origin, namespace, fill, tasks).map(|(plan, hashed)| {
         let BlobPlan { parts, items } = plan;
         let HashedContent { address, tree } = hashed??;
         Ok(Blob { address, parts, items, tree })
@@ -76,10 +81,12 @@ where
 
 type Hashed<E> = (BlobPlan, Result<Result<HashedContent, OriginError>, E>);
 
-/// Addresses and hash trees of blobs, in their order. Each has its own error.
+/// Addresses and hash trees of blobs, in their order. Each has its own error. Remote blobs go to
+/// `fill` as well.
 pub fn hashed<'a, E: Send + 'static>(
     origin: &'a Origin,
     namespace: &'a Namespace,
+    fill: Option<FillSink>,
     tasks: impl Stream<Item = Result<Task, E>> + Send + 'a,
 ) -> impl Stream<Item = Hashed<E>> + Send + 'a {
     let threads = available_parallelism().map_or(1, usize::from);
@@ -94,7 +101,7 @@ pub fn hashed<'a, E: Send + 'static>(
     batches(tasks, batch_blobs)
         .map(move |batch| {
             let (origin, namespace) = (origin.clone(), namespace.clone());
-            let (slots, memory) = (slots.clone(), memory.clone());
+            let (slots, memory, fill) = (slots.clone(), memory.clone(), fill.clone());
             tokio::spawn(async move {
                 let mut rows = Vec::with_capacity(batch.len());
                 match origin {
@@ -121,10 +128,15 @@ pub fn hashed<'a, E: Send + 'static>(
                             rows.push(match task {
                                 Ok(Task { plan, known: Some(hashed) }) => (plan, Ok(Ok(hashed))),
                                 Ok(Task { plan, known: None }) => {
-                                    let pages = plan.length().min(MEMORY_PER_BLOB).div_ceil(PAGE);
+                                    let length = plan.length();
+                                    let fill = fill.as_ref().filter(|fill| fill.wants(length));
+                                    let kept = if fill.is_some() { length } else { 0 };
+                                    let pages =
+                                        length.min(MEMORY_PER_BLOB).max(kept).div_ceil(PAGE);
                                     let pages = u32::try_from(pages).expect("bounded");
                                     let _granted = memory.acquire_many(pages).await;
-                                    let hashed = hash_remote(&origin, &namespace, &plan).await;
+                                    let hashed =
+                                        hash_remote(&origin, &namespace, &plan, fill).await;
                                     (plan, Ok(hashed))
                                 }
                                 Err(error) => (BlobPlan::default(), Err(error)),
@@ -211,6 +223,7 @@ async fn hash_remote(
     origin: &Origin,
     namespace: &Namespace,
     plan: &BlobPlan,
+    fill: Option<&FillSink>,
 ) -> Result<HashedContent, OriginError> {
     let parts = &plan.parts[..];
     let window = if plan.length() <= MEMORY_PER_BLOB { RANGES_WINDOW } else { 2 };
@@ -221,17 +234,28 @@ async fn hash_remote(
     let mut ranges = Ranges { parts, done: 0 };
     let mut reads = FuturesOrdered::new();
     let mut hasher = TreeHasher::new(namespace, plan.leaf_length());
+    let mut kept = BytesMut::new();
     loop {
         let free = window - reads.len();
         for (part, range) in ranges.by_ref().take(free) {
             reads.push_back(origin.read(&part.object, &part.version, range));
         }
         match reads.next().await {
-            Some(bytes) => hasher.update(&bytes?),
+            Some(bytes) => {
+                let bytes = bytes?;
+                hasher.update(&bytes);
+                if fill.is_some() {
+                    kept.extend_from_slice(&bytes);
+                }
+            }
             None => break,
         }
     }
-    Ok(hasher.finish())
+    let hashed = hasher.finish();
+    if let Some(fill) = fill {
+        fill.put(hashed.address, kept.freeze()).await;
+    }
+    Ok(hashed)
 }
 
 /// Ranges of at most `PIECE` bytes of some parts, in order. Lazy, because a part may have any

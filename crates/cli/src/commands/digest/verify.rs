@@ -176,7 +176,7 @@ pub async fn verify(
         let plan = plan(digest, blob)?;
         Ok(if is_mirror { without_versions(&plan, layout) } else { plan }.into())
     });
-    let rows = hash::hashed::<DigestError>(&origin, namespace, futures::stream::iter(plans));
+    let rows = hash::hashed::<DigestError>(&origin, namespace, None, futures::stream::iter(plans));
     // Rows come in the order of their plans.
     let mut rows = std::pin::pin!(rows.zip(futures::stream::iter(blobs.iter())));
     let mut report = VerifyReport::default();
@@ -194,7 +194,8 @@ pub async fn verify(
             // Another version may have the same bytes.
             let unconditional = without_versions(&plan, layout);
             let again = futures::stream::once(async { Ok::<_, DigestError>(unconditional.into()) });
-            let again = hash::hashed(&origin, namespace, again).collect::<Vec<_>>().await.remove(0);
+            let again =
+                hash::hashed(&origin, namespace, None, again).collect::<Vec<_>>().await.remove(0);
             address = again.1?.map(|hashed| hashed.address);
             report.rewritten += u64::from(matches!(address, Ok(address) if address == expected));
         }

@@ -5,6 +5,7 @@
 //! second writes the digest from the journal and publishes it atomically (`publish`).
 
 mod archive;
+pub mod fill;
 mod publish;
 mod scan;
 
@@ -15,14 +16,18 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use clap::ValueEnum;
-use forebay_core::{ByteSize, Namespace};
+use forebay_core::{ByteSize, Namespace, cluster::ring::Seeds};
 use forebay_digest::{EarlierDigest, Journal, JournalHeader, Layout, Records, Summary};
 use forebay_origin::{Options, Origin};
 use futures::StreamExt as _;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use self::{publish::publish, scan::Scan};
+use self::{
+    fill::{Fill, Filled},
+    publish::publish,
+    scan::Scan,
+};
 use super::columns::Columns;
 use crate::{
     args::origin::{OriginAccess, namespace, namespace_name},
@@ -38,6 +43,7 @@ Examples:
   forebay digest build gs://public-data/x -o x.digest --anonymous --exclude '*.txt'
   forebay digest build s3://bucket/shards -o x.digest --layout tar
   forebay digest build s3://bucket/train -o new.digest --from old.digest
+  forebay digest build s3://bucket/train -o train.digest --node /run/user/1000/forebay/node.sock
   forebay digest build ./cifar -o x.digest --layout records --record-size 3073B
 
 Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws,
@@ -86,6 +92,12 @@ pub struct Args {
     /// Read only what has changed since this digest was built, by version and length.
     #[arg(long, value_name = "DIGEST")]
     from: Option<PathBuf>,
+    /// Put what is read into this node, so that the first epoch does not read it again.
+    ///
+    /// A socket path, tcp://HOST:PORT or tls://HOST:PORT; several are separated by commas. Nothing is
+    /// evicted for it. Blobs over 32 MiB and local files are left out.
+    #[arg(long, value_name = "ENDPOINTS")]
+    node: Option<Seeds>,
     /// Discard the journal of an interrupted build.
     #[arg(long)]
     restart: bool,
@@ -130,6 +142,8 @@ pub struct Spec {
     pub exclude: Vec<String>,
     /// An earlier digest of the same data.
     pub from: Option<PathBuf>,
+    /// Nodes to put blobs into.
+    pub nodes: Option<Seeds>,
     /// Whether to discard the journal of an interrupted build.
     pub restart: bool,
 }
@@ -148,6 +162,10 @@ pub struct BuildReport {
     pub blobs_unchanged: u64,
     /// Bytes read from the origin by this run.
     pub bytes_read: u64,
+    /// Blobs that the nodes have stored.
+    pub blobs_cached: u64,
+    /// Bytes of those.
+    pub bytes_cached: u64,
     /// Items without a row in the file of columns.
     pub items_without_columns: u64,
     /// Rows of the file of columns without an object.
@@ -172,6 +190,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         chunks: args.chunks,
         exclude: args.exclude,
         from: args.from,
+        nodes: args.node,
         restart: args.restart,
     };
     let progress = output::progress("hashing");
@@ -233,10 +252,17 @@ fn describe(report: &BuildReport) -> String {
         0 => String::new(),
         unchanged => format!(" ({} unchanged)", count(unchanged, "blob")),
     };
+    let cached = match report.blobs_cached {
+        0 => String::new(),
+        blobs => {
+            let bytes = ByteSize(report.bytes_cached);
+            format!("cached   {} in {}\n", bytes, count(blobs, "blob"))
+        }
+    };
     let notes: String = notes(report).iter().map(|note| format!("note     {note}\n")).collect();
     format!(
         "digest   {}\ndataset  {}\nitems    {} in {}, {}\nchunks   {}\n\
-         time     {seconds:.1} s{speed}{resumed}{unchanged}\n{notes}",
+         time     {seconds:.1} s{speed}{resumed}{unchanged}\n{cached}{notes}",
         report.digest.display(),
         summary.dataset,
         summary.items,
@@ -311,7 +337,11 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
     let mut journal = Journal::open(&spec.output, &header, spec.restart)?;
     count_bytes(&origin, progress);
 
-    let mut scan = Scan::new(spec, &origin, earlier.as_ref(), &mut journal, progress);
+    let is_remote = matches!(origin, Origin::Remote(_));
+    let nodes = spec.nodes.clone().filter(|_| is_remote);
+    let fill = nodes.map(|nodes| Fill::start(nodes, spec.namespace.clone())).transpose()?;
+    let sink = fill.as_ref().map(Fill::sink);
+    let mut scan = Scan::new(spec, &origin, earlier.as_ref(), sink, &mut journal, progress);
     let stop = signals::stop_requested()?;
     let outcome = tokio::select! {
         () = stop => {
@@ -320,6 +350,10 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         outcome = scan.run() => outcome,
     };
     let totals = scan.finish();
+    let filled = match fill {
+        Some(fill) => tokio::task::spawn_blocking(|| fill.finish()).await?,
+        None => Filled::default(),
+    };
     journal.flush()?;
     if let Err(error) = outcome {
         // Closing removes a journal without rows.
@@ -345,6 +379,8 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         blobs_resumed,
         blobs_unchanged,
         bytes_read,
+        blobs_cached: filled.blobs,
+        bytes_cached: filled.bytes,
         items_without_columns: published.items_without_columns,
         columns_without_items: published.columns_without_items,
         exclude_unused,

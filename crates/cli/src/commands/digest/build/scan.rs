@@ -16,7 +16,7 @@ use forebay_origin::{Origin, OriginError};
 use futures::{Stream, StreamExt as _, stream::BoxStream};
 use indicatif::ProgressBar;
 
-use super::{Spec, archive};
+use super::{Spec, archive, fill::FillSink};
 use crate::{
     commands::digest::hash::{self, Task},
     output::count,
@@ -30,6 +30,7 @@ pub struct Scan<'a> {
     spec: &'a Spec,
     origin: &'a Origin,
     earlier: Option<&'a EarlierDigest>,
+    fill: Option<FillSink>,
     journal: &'a mut Journal,
     progress: &'a ProgressBar,
     totals: Totals,
@@ -116,10 +117,11 @@ impl<'a> Scan<'a> {
         spec: &'a Spec,
         origin: &'a Origin,
         earlier: Option<&'a EarlierDigest>,
+        fill: Option<FillSink>,
         journal: &'a mut Journal,
         progress: &'a ProgressBar,
     ) -> Self {
-        Self { spec, origin, earlier, journal, progress, totals: Totals::new(spec) }
+        Self { spec, origin, earlier, fill, journal, progress, totals: Totals::new(spec) }
     }
 
     /// Totals of the rows so far.
@@ -165,7 +167,12 @@ impl<'a> Scan<'a> {
             let known = known.flatten().inspect(|_| unchanged.add(&plan));
             Ok(Task { plan, known })
         });
-        let mut rows = std::pin::pin!(hash::rows::<anyhow::Error>(self.origin, namespace, tasks));
+        let mut rows = std::pin::pin!(hash::rows::<anyhow::Error>(
+            self.origin,
+            namespace,
+            self.fill.clone(),
+            tasks
+        ));
         let mut flushed = Instant::now();
         while let Some(row) = rows.next().await {
             let row = row?;
