@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import pickle
 import signal
 import subprocess
@@ -67,6 +68,17 @@ def test_without_a_node_everything_comes_from_the_origin(world: World) -> None:
     assert stats["node"] is None
     assert stats["agent"] is not None
     assert stats["agent"]["agent_origin_bytes"] == harness.BYTES
+
+
+def test_a_new_node_says_what_it_reserves(
+    world: World, own_node: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert world.dataset()[0] == CONTENTS[0]
+    said = capfd.readouterr().err
+    assert re.search(r"started a node that reserves \d+ MB in `/.*FOREBAY_CAPACITY", said), said
+    assert said.count("started a node") == 1
+    assert world.dataset()[1] == CONTENTS[1]
+    assert "started a node" not in capfd.readouterr().err, "it runs already"
 
 
 def test_the_node_is_started_once_and_outlives_the_job(world: World, own_node: Path) -> None:

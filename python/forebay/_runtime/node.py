@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from forebay._runtime.processes import (
     locked,
     spawn,
 )
-from forebay._runtime.warnings import warn
+from forebay._runtime.warnings import printable, warn
 
 #: A node that was started for a job exits after this time without a connection.
 IDLE_EXIT = "10min"
@@ -134,4 +136,22 @@ def _start(path: Path, namespace_key: Path | None, record: int, deadline: float)
     is_ready = child.is_ready_within(max(0.0, deadline - time.monotonic()))
     if is_ready:
         os.ftruncate(record, 0)
+        _announce(child.announcement)
     return is_ready
+
+
+def _announce(line: bytes) -> None:
+    """Say what a new node has reserved, and how to change it. A node with content is not new."""
+    try:
+        node = json.loads(line)
+        size, directory = int(node["capacity_bytes"]), str(node["directory"])
+        is_new = node["resident_bytes"] == 0
+    except (ValueError, KeyError, TypeError):
+        return  # a node of another version
+    if is_new:
+        shown = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+        text = (
+            f"forebay: started a node that reserves {shown} in `{directory}`; set FOREBAY_CAPACITY"
+            " for another size, or cache=None for no cache"
+        )
+        print(printable(text), file=sys.stderr)

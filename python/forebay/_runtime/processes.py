@@ -242,6 +242,8 @@ class StartingProcess:
     def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
         self._child, self._log = child, log
         self.identity = identity(child.pid)
+        #: The line that it printed when it was ready.
+        self.announcement = b""
 
     def is_ready_within(self, seconds: float) -> bool:
         """Whether the process is ready within ``seconds``; otherwise it goes on starting.
@@ -255,6 +257,7 @@ class StartingProcess:
             self.kill()
             raise _not_started(self._log)
         _children.add(self._child.pid)
+        self.announcement = line or b""
         self._child.returncode = 0  # prevents a ResourceWarning: it is not waited for
         return line is not None
 
