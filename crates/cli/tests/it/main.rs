@@ -5,6 +5,7 @@ mod bad_origins;
 mod bad_outputs;
 mod build_failures;
 mod build_resume;
+mod by_url;
 mod claims;
 mod cluster;
 mod columns;

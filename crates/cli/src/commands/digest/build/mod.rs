@@ -225,7 +225,7 @@ fn describe(report: &BuildReport) -> String {
         summary.dataset,
         summary.items,
         count(summary.blobs, "blob"),
-        ByteSize(summary.bytes),
+        ByteSize(summary.bytes).rounded(),
         summary.chunking.chunks(),
     )
 }
