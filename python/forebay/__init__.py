@@ -3,7 +3,8 @@
 ``Dataset`` reads the items of a digest through this machine's cache; ``wrap`` caches any other
 map-style dataset. ``DataLoader`` is PyTorch's loader with an order that takes cached items first.
 ``forebay.embeddings`` has embedding tables larger than memory, ``forebay.stream`` data that is
-spilled and read back. ``import forebay`` does not import PyTorch and starts no thread.
+spilled and read back. ``import forebay`` does not import PyTorch and starts no thread; the first
+use of a name that is a class of PyTorch's imports it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,7 @@ from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
-from forebay._data.dataset import Dataset
-from forebay._data.mixture import Mixture
 from forebay._data.tar import tar_sample
-from forebay._data.wrap import wrap
 from forebay._native import (
     AgentGone,
     ChangedError,
@@ -27,9 +25,13 @@ from forebay._native import (
     StreamError,
     TableError,
 )
+from forebay._runtime.storage_options import StorageOptions
 
 if TYPE_CHECKING:
+    from forebay._data.dataset import Dataset as Dataset
     from forebay._data.iterable import IterableDataset as IterableDataset
+    from forebay._data.mixture import Mixture as Mixture
+    from forebay._data.wrap import wrap as wrap
     from forebay._loader.dataloader import DataLoader as DataLoader
     from forebay._loader.sampler import Sampler as Sampler
     from forebay._workers.pool import WorkerError as WorkerError
@@ -49,6 +51,7 @@ __all__ = [
     "ReadError",
     "Sampler",
     "StateError",
+    "StorageOptions",
     "StreamError",
     "TableError",
     "WorkerError",
@@ -65,6 +68,12 @@ _TORCH_MODULES = {
     "Sampler": "forebay._loader.sampler",
     "WorkerError": "forebay._workers.pool",
 }
+#: Modules that import PyTorch if it is installed.
+_DATA_MODULES = {
+    "Dataset": "forebay._data.dataset",
+    "Mixture": "forebay._data.mixture",
+    "wrap": "forebay._data.wrap",
+}
 
 
 def __dir__() -> list[str]:
@@ -72,6 +81,17 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in _TORCH_MODULES:
-        return getattr(import_module(_TORCH_MODULES[name]), name)
-    raise AttributeError(f"module 'forebay' has no attribute {name!r}")
+    if name in _DATA_MODULES:
+        return getattr(import_module(_DATA_MODULES[name]), name)
+    if name not in _TORCH_MODULES:
+        raise AttributeError(f"module 'forebay' has no attribute {name!r}")
+    try:
+        module = import_module(_TORCH_MODULES[name])
+    except ModuleNotFoundError as problem:
+        if problem.name != "torch":
+            raise
+        raise ImportError(
+            f"forebay.{name} needs PyTorch, which is not installed; install it with"
+            " `pip install 'forebay[torch]'`"
+        ) from None
+    return getattr(module, name)

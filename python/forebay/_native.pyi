@@ -124,8 +124,23 @@ class PrefetchWindow:
 @final
 class ItemMap:
     def __init__(self, digest: Digest) -> None: ...
+    def part(self, items: NDArray[np.uint32]) -> ItemMap: ...
+    def weighted(self, weights: NDArray[np.float64], seed: int, epoch: int) -> ItemMap: ...
     def with_lengths(self, lengths: Sequence[float]) -> ItemMap: ...
     def share(self, half_chunks: Sequence[int]) -> float: ...
+
+def split(items: int, fractions: Sequence[float], seed: int) -> list[NDArray[np.uint32]]: ...
+def global_share(
+    items: int,
+    seed: int,
+    epoch: int,
+    batch: int,
+    rank: int,
+    world: int,
+    drop_last: bool,
+    start: int,
+    weights: NDArray[np.float64] | None = None,
+) -> NDArray[np.uint32]: ...
 
 @final
 class Job:

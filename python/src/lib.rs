@@ -31,7 +31,7 @@ mod _native {
             AgentGone, ChangedError, DigestError, Fenced, ForebayError, ReadError, StateError,
             StoreFull, StreamError, StreamLost, TableError,
         },
-        item_map::ItemMap,
+        item_map::{ItemMap, global_share, split},
         job::Job,
         prefetch_window::PrefetchWindow,
         reader::{Reader, answers},

@@ -66,7 +66,7 @@ def test_the_strict_order_is_pytorchs(
         torch.manual_seed(11)
         options: dict[str, Any] = {"order": "strict"} if make is forebay.DataLoader else {}
         loader = make(
-            dataset,  # type: ignore[arg-type]
+            dataset,
             batch_size=5,
             shuffle=shuffle,
             num_workers=workers,

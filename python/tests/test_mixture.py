@@ -164,11 +164,11 @@ def test_invalid_mixtures_are_refused(mixture: forebay.Mixture) -> None:
     with pytest.raises(TypeError, match=r"Mixture\(\[\(a, 0.7\), \(b, 0.3\)\]\)"):
         forebay.Mixture(mixture._parts)  # type: ignore[arg-type]
     part = mixture._parts[0]
-    with pytest.raises(ValueError, match="weight above 0"):
+    with pytest.raises(ValueError, match="give a number above 0"):
         forebay.Mixture([(part, 0.0)])
     weights: list[Any] = [float("inf"), float("nan"), 10**400, "0.7", None, [1]]
     for weight in weights:
-        with pytest.raises(ValueError, match="weight above 0"):
+        with pytest.raises(ValueError, match="give a number above 0"):
             forebay.Mixture([(part, 1.0), (part, weight)])
     with pytest.raises(ValueError, match="too large"):
         forebay.Mixture([(part, 1e308), (part, 1e308)])

@@ -81,7 +81,7 @@ def sorted_items(loader: Iterable[Any]) -> list[Any]:
 
 
 def torch_loader(dataset: Wrapped, **options: Any) -> Iterable[Any]:
-    return data.DataLoader(dataset, collate_fn=list, **options)  # type: ignore[arg-type]
+    return data.DataLoader(dataset, collate_fn=list, **options)
 
 
 def forebay_loader(dataset: Wrapped, **options: Any) -> Iterable[Any]:
@@ -275,7 +275,7 @@ def test_names_and_keys_identify_items(recorded: RecordingDataset, tmp_path: Pat
     with pytest.raises(TypeError, match="map-style dataset"):
         forebay.wrap(iter([1, 2]), name="x")
     with pytest.raises(TypeError, match="give a function of an item's index"):
-        forebay.wrap(recorded, "path")  # type: ignore[arg-type]
+        forebay.wrap(recorded, "path")  # type: ignore[call-overload]
 
 
 def test_two_items_with_one_key_are_an_error(recorded: RecordingDataset) -> None:

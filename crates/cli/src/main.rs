@@ -7,6 +7,7 @@ pub(crate) mod args;
 pub(crate) mod commands;
 mod generated_page;
 mod logging;
+mod node_facts;
 mod output;
 mod signals;
 
@@ -31,6 +32,7 @@ Examples:
   forebay digest show train.digest
   forebay serve --capacity 50GB                       run a node
   forebay status
+  forebay list                                        show datasets and what the node holds
   forebay warm train.digest                           load a dataset before jobs read it
   forebay doctor                                      check machine, node and dataset
   forebay explain train.digest                        show which chunks are kept, and why
@@ -46,6 +48,8 @@ enum Command {
     DemoJob(commands::demo::job::Args),
     Serve(commands::serve::Args),
     Status(commands::status::Args),
+    Stop(commands::stop::Args),
+    List(commands::list::Args),
     Top(commands::top::Args),
     Warm(commands::warm::Args),
     Doctor(commands::doctor::Args),
@@ -53,7 +57,9 @@ enum Command {
     #[command(after_help = commands::explain::EXAMPLES)]
     Explain(commands::explain::Args),
     /// Evict a dataset from the node. It is gone when the command returns.
-    #[command(after_help = "Examples:\n  forebay evict train.digest")]
+    #[command(
+        after_help = "Examples:\n  forebay evict train.digest\n  forebay evict s3://bucket/train"
+    )]
     Evict(commands::explain::Args),
     Agent(commands::agent::Args),
     /// Build, show, verify and compare digests.
@@ -97,6 +103,8 @@ fn main() -> ExitCode {
             Command::DemoJob(args) => commands::demo::job::run(&args),
             Command::Serve(args) => commands::serve::run(args).await,
             Command::Status(args) => commands::status::run(&args),
+            Command::Stop(args) => commands::stop::run(args).await,
+            Command::List(args) => commands::list::run(&args),
             Command::Top(args) => commands::top::run(args).await,
             Command::Warm(args) => commands::warm::run(args).await,
             Command::Doctor(args) => commands::doctor::run(args).await,

@@ -15,6 +15,7 @@ mod limits;
 mod local;
 mod profile;
 mod remote;
+mod s3;
 mod url;
 
 use std::{
@@ -46,6 +47,10 @@ pub struct Options {
     pub anonymous: bool,
     /// Credentials in place of those in the environment.
     pub credentials: Option<Credentials>,
+    /// The S3 region, in place of that of the environment or the profile.
+    pub region: Option<String>,
+    /// The AWS profile with the credentials, in place of those in the environment.
+    pub profile: Option<String>,
     /// Longest time of one request with all its retries.
     pub deadline: Duration,
     /// Most concurrent requests.
@@ -58,6 +63,8 @@ impl Default for Options {
             endpoint: None,
             anonymous: false,
             credentials: None,
+            region: None,
+            profile: None,
             deadline: Duration::from_mins(1),
             requests_max: 64,
         }
@@ -71,12 +78,15 @@ pub struct Credentials {
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
+    /// The token of temporary credentials.
+    pub session_token: Option<String>,
 }
 
-/// Zeroes the secret.
+/// Zeroes the secrets.
 impl Drop for Credentials {
     fn drop(&mut self) {
         self.secret_key.zeroize();
+        self.session_token.zeroize();
     }
 }
 

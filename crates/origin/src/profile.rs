@@ -8,15 +8,16 @@ use std::{collections::HashMap, env, fs, path::PathBuf};
 const KEYS: [&str; 5] =
     ["aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region", "endpoint_url"];
 
-/// The settings of the current profile (`AWS_PROFILE`); empty if there are none.
-pub fn read() -> HashMap<String, String> {
+/// The settings of a profile, by default the one that `AWS_PROFILE` names; empty if there are none.
+pub fn read(profile: Option<&str>) -> HashMap<String, String> {
     let home = env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let file = |variable: &str, name: &str| {
         let path =
             env::var_os(variable).map_or_else(|| home.join(".aws").join(name), PathBuf::from);
         fs::read_to_string(path).unwrap_or_default()
     };
-    let profile = env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
+    let current = || env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
+    let profile = profile.map_or_else(current, str::to_owned);
     let mut settings = section(&file("AWS_CONFIG_FILE", "config"), &profile);
     settings.extend(section(&file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), &profile));
     settings

@@ -13,15 +13,15 @@ use forebay_core::dataset::ListedObject;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_store::{
     BackoffConfig, ClientOptions, Error as StoreError, GetOptions, ObjectMeta, ObjectStore,
-    RetryConfig, aws::AmazonS3Builder, aws::AmazonS3ConfigKey, azure::MicrosoftAzureBuilder,
-    gcp::GoogleCloudStorageBuilder, http::HttpBuilder, path::Path,
+    RetryConfig, azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, http::HttpBuilder,
+    path::Path,
 };
 
 use crate::{
-    Credentials, Location, Options, OriginError, any_version_of_length,
+    Location, Options, OriginError, any_version_of_length,
     attempt::{AttemptTimedOut, Connector, RedirectRefused, with_attempts},
     limits::Limits,
-    profile,
+    s3,
 };
 
 /// Prefix of a version that is the time of the last change, for stores without `ETag`s.
@@ -53,12 +53,14 @@ impl fmt::Debug for Remote {
 impl Remote {
     pub(crate) fn new(location: Location, options: &Options) -> Result<Self, OriginError> {
         let url = location.url();
-        if let Some(problem) = endpoint_problem(&location, options) {
+        let is_s3 = matches!(location, Location::S3 { .. });
+        let of_profile = || is_s3.then(|| s3::profile_problem(options)).flatten();
+        if let Some(problem) = endpoint_problem(&location, options).or_else(of_profile) {
             return Err(OriginError::Configuration { url, problem });
         }
         // The first caller installs the provider; later calls fail without effect.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let identified = !matches!(location, Location::S3 { .. }) || s3_identity(options);
+        let identified = !is_s3 || s3::has_identity(options);
         let (store, prefix) = open_store(location, options).map_err(|error| {
             OriginError::Configuration { url: url.clone(), problem: root_cause(&error) }
         })?;
@@ -400,21 +402,6 @@ fn endpoint_problem(location: &Location, options: &Options) -> Option<String> {
     })
 }
 
-/// Whether there are credentials for S3 besides the machine's role.
-fn s3_identity(options: &Options) -> bool {
-    let variables = [
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SKIP_SIGNATURE",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    ];
-    options.anonymous
-        || options.credentials.is_some()
-        || variables.iter().any(|name| std::env::var_os(name).is_some())
-        || profile::read().contains_key("aws_access_key_id")
-}
-
 /// Replaces the five named entities of XML.
 fn unescape(text: &str) -> String {
     let names = [("&apos;", "'"), ("&quot;", "\""), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
@@ -444,24 +431,7 @@ fn open_store(
     };
     Ok(match location {
         Location::S3 { bucket, prefix } => {
-            let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-            if let Some(Credentials { access_key, secret_key }) = &options.credentials {
-                builder = builder.with_access_key_id(access_key).with_secret_access_key(secret_key);
-            }
-            if builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_none() {
-                for (key, value) in profile::read() {
-                    let key: AmazonS3ConfigKey = key.parse()?;
-                    if builder.get_config_value(&key).is_none() {
-                        builder = builder.with_config(key, value);
-                    }
-                }
-            }
-            if let Some(endpoint) = &options.endpoint {
-                builder = builder.with_endpoint(endpoint);
-            }
-            if options.anonymous {
-                builder = builder.with_skip_signature(true);
-            }
+            let builder = s3::builder(bucket, options)?;
             let builder = builder.with_http_connector(connector);
             let store = builder.with_retry(retry).with_client_options(client).build()?;
             (Arc::new(store), prefix)

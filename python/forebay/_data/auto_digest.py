@@ -16,13 +16,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay._native import Digest, DigestError
+from forebay._runtime.node import ensure_node
 from forebay._runtime.processes import binary, locked
+from forebay._runtime.storage_options import arguments, environment
 from forebay._runtime.urls import check_url
 from forebay._runtime.warnings import printable, warn
 
 #: Layouts that have no parameters. The others need ``forebay digest build``.
 LAYOUTS = ("files", "pack", "tar")
 
+#: Names of objects that are looked at for archives.
+NAMES_CHECKED_MAX = 1000
 #: Blobs above which the origin is not listed: that would delay every start.
 LISTED_MAX = 200_000
 #: Timeout of the listing. An origin that does not answer is not an error.
@@ -40,10 +44,13 @@ def digest_for(
     namespace_key: Path | None,
     options: Mapping[str, object],
     rebuild: bool,
+    node: Path | str | None,
+    start_node: bool,
 ) -> Path:
     """The path of a URL's digest, which is built if it is missing.
 
-    Warns if the origin has changed since.
+    What a build reads goes to the node, too, so that the first epoch does not read it again. Warns
+    if the origin has changed since the last build.
     """
     if layout not in LAYOUTS:
         names = ", ".join(map(repr, LAYOUTS))
@@ -57,7 +64,11 @@ def digest_for(
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         if rebuild or not path.is_file():
-            _build(url, path, layout, namespace_key, options, restart=rebuild)
+            if start_node and isinstance(node, Path):
+                ensure_node(node, namespace_key)
+            _build(url, path, layout, namespace_key, options, restart=rebuild, node=node)
+            if layout == "files":
+                _check_objects(url, path)
             return path
     changes = _changes(path, options)
     if changes is not None:
@@ -105,12 +116,15 @@ def _build(
     options: Mapping[str, object],
     *,
     restart: bool,
+    node: Path | str | None,
 ) -> None:
     print(printable(f"forebay: building a digest of {url}, once"), file=sys.stderr)
     command = [binary(), "digest", "build", url, "-o", str(path), "--layout", layout]
-    command += ["--format", "json", *_origin_arguments(options)]
+    command += ["--format", "json", *arguments(options)]
     if namespace_key is not None:
         command += ["--namespace-key", str(namespace_key)]
+    if node is not None:
+        command += ["--node", str(node)]
     if restart:
         command.append("--restart")
     if path.is_file() and _is_readable(path):
@@ -119,7 +133,7 @@ def _build(
     # On a terminal, its progress bar and errors are shown; the last error is ours as well.
     built = subprocess.run(
         command,
-        env=_environment(options),
+        env=environment(options),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None if sys.stderr.isatty() else subprocess.PIPE,
@@ -141,6 +155,27 @@ def _is_readable(path: Path) -> bool:
     return True
 
 
+def _check_objects(url: str, path: Path) -> None:
+    """Refuse a URL of one object, and point out objects that are archives of items."""
+    digest = Digest(path)
+    names = [digest.object(item) for item in range(min(len(digest), NAMES_CHECKED_MAX))]
+    if len(digest) == 1 and url.endswith(f"/{names[0]}"):
+        path.unlink()
+        parent = url.removesuffix(f"/{names[0]}")
+        raise DigestError(
+            printable(
+                f"`{url}` is one object; give the prefix of the objects, such as `{parent}`; or"
+                " layout='tar' if it is an archive"
+            )
+        )
+    archives = sum(name.endswith(".tar") for name in names)
+    if archives > len(names) / 2:
+        warn(
+            f"{archives} of {len(names)} objects are tar archives, and each is one item; give"
+            " layout='tar' for their samples"
+        )
+
+
 def _changes(path: Path, options: Mapping[str, object]) -> str | None:
     """Counts of changed, removed and added objects; ``None`` if there are none, or no listing."""
     if Digest(path).blobs > LISTED_MAX:
@@ -148,8 +183,8 @@ def _changes(path: Path, options: Mapping[str, object]) -> str | None:
     command = [binary(), "digest", "verify", str(path), "--listing", "--format", "json"]
     try:
         verified = subprocess.run(
-            [*command, *_origin_arguments({"deadline_seconds": DEADLINE_SECONDS, **options})],
-            env=_environment(options),
+            [*command, *arguments({"deadline_seconds": DEADLINE_SECONDS, **options})],
+            env=environment(options),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -162,25 +197,3 @@ def _changes(path: Path, options: Mapping[str, object]) -> str | None:
     keys = {"changed": "changed", "vanished": "removed", "added": "added"}
     counts = [(len(report.get(key, ())), change) for key, change in keys.items()]
     return ", ".join(f"{count} {change}" for count, change in counts if count) or None
-
-
-def _origin_arguments(options: Mapping[str, object]) -> list[str]:
-    """Storage options as arguments of ``forebay``."""
-    arguments = []
-    if options.get("endpoint"):
-        arguments += ["--endpoint", str(options["endpoint"])]
-    if options.get("anonymous"):
-        arguments.append("--anonymous")
-    if options.get("deadline_seconds"):
-        arguments += ["--deadline", f"{options['deadline_seconds']}s"]
-    return arguments
-
-
-def _environment(options: Mapping[str, object]) -> dict[str, str]:
-    """Credentials as environment variables: other users can read a process's arguments."""
-    environment = dict(os.environ)
-    names = {"access_key": "AWS_ACCESS_KEY_ID", "secret_key": "AWS_SECRET_ACCESS_KEY"}
-    for option, name in names.items():
-        if options.get(option):
-            environment[name] = str(options[option])
-    return environment

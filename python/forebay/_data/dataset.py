@@ -10,21 +10,28 @@ Methods that ``forebay.DataLoader`` needs beside the public ones begin with an u
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import itertools
-import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forebay._data.auto_digest import digest_for
 from forebay._data.columns import read_column
+from forebay._data.decoders import DecoderName, decoder
+from forebay._data.labels import Labels
+from forebay._data.map_style import T_co, checked_index
+from forebay._data.parts import Divisible
+from forebay._data.short_stats import ShortStats, dataset_line
 from forebay._native import (
     AgentGone,
     ChangedError,
@@ -36,18 +43,19 @@ from forebay._native import (
     ReadError,
 )
 from forebay._runtime.incarnation import Incarnation
-from forebay._runtime.job import check_options, new_job, present_job
+from forebay._runtime.job import new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
 from forebay._runtime.ranks import ranks_if_known
 from forebay._runtime.shared_counters import SharedCounters
+from forebay._runtime.storage_options import StorageOptions, check_options
 from forebay._runtime.urls import check_url
 from forebay._runtime.warnings import printable, warn
 
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
 #: Attempts at one batch before a dying agent is not started again.
 ATTEMPTS = 4
-
-#: Items per request when the whole dataset is iterated over.
-ITEMS_PER_REQUEST = 64
 
 #: Words for ``verify``.
 VERIFY = ("always", "remote", "never")
@@ -80,12 +88,28 @@ _Content = bytes | memoryview
 _T = TypeVar("_T")
 
 
+class DatasetOptions(TypedDict, total=False):
+    """Options of a dataset that do not change the type of its items."""
+
+    cache: _Path | None
+    storage_options: StorageOptions | Mapping[str, Any] | None
+    origin: str | None
+    namespace_key: _Path | None
+    job: str | None
+    on_error: Literal["raise", "skip", "retry"]
+    verify: Literal["always", "remote", "never"] | float
+    layout: Literal["files", "pack", "tar"] | None
+    rebuild: bool
+
+
 class ProbeIndex(int):
     """The index of an item that is part of a probe: it is read from the origin, cached or not."""
 
 
-class Dataset:
-    """The items of a digest, read through this machine's cache.
+class Dataset(Divisible[T_co]):
+    """The items of a digest, read through this machine's cache: a map-style PyTorch dataset.
+
+    An index is a number, a slice or a list of numbers; several items are read in few requests.
 
     Parameters
     ----------
@@ -95,17 +119,27 @@ class Dataset:
         built on first use and kept in the user's cache directory (``~/.cache/forebay/digests``).
     transform
         Called with each item, in the loader's workers; its result is the item.
+    decode
+        Called with the bytes of each item, before the transform. ``"pil"`` gives RGB images of
+        Pillow's, ``"torchvision"`` RGB images as ``uint8`` tensors, ``"audio"`` a ``float32`` array
+        of channels and frames with the sample rate (by ``soundfile``).
+    labels
+        ``"directory"``: an item is ``(bytes, label)``, with the number of its class. A class is the
+        first directory in an object's name, as for torchvision's ``ImageFolder``. The name of a
+        digest column: a class is a value of the column. :attr:`classes` has the names.
     columns
         Names of digest columns. With at least one, an item is ``(bytes, value, ...)``, else
-        ``bytes``. ``"object"`` is the name of the item's object below the origin's URL.
+        ``bytes``; values follow the label. ``"object"`` is the name of the item's object below the
+        origin's URL.
     cache
         ``"auto"`` uses the node of this user, and starts one if none is running. A path is the
         socket of a node. ``"tls://host:port"`` is a node on another machine; the environment has
         the job's credentials (``docs/guide/security.md``). Several endpoints are separated by
         commas; one of a cluster is enough. ``None`` reads the origin without a node.
     storage_options
-        Access to the origin: ``endpoint``, ``access_key``, ``secret_key``, ``anonymous``,
-        ``deadline_seconds``. The default is the environment.
+        Access to the origin: ``endpoint``, ``region``, ``profile`` (of AWS), ``access_key``,
+        ``secret_key``, ``session_token``, ``anonymous``, ``deadline_seconds``. The default is the
+        environment.
     origin
         URL to read the data from instead of the one in the digest.
     namespace_key
@@ -140,33 +174,81 @@ class Dataset:
         in-place operation on a tensor of a view crashes the process.
     """
 
+    @overload
+    def __init__(
+        self: Dataset[bytes], source: _Path, **options: Unpack[DatasetOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataset[_T],
+        source: _Path,
+        *,
+        transform: Callable[[Any], _T],
+        decode: DecoderName | Callable[[Any], Any] | None = None,
+        labels: str | None = None,
+        columns: Sequence[str] = (),
+        views: bool = False,
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataset[tuple[bytes, int]],
+        source: _Path,
+        *,
+        labels: str,
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataset[_T],
+        source: _Path,
+        *,
+        decode: Callable[[bytes], _T],
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataset[Any],
+        source: _Path,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        decode: DecoderName | Callable[[Any], Any] | None = None,
+        labels: str | None = None,
+        columns: Sequence[str] = (),
+        views: bool = False,
+        **options: Unpack[DatasetOptions],
+    ) -> None: ...
     def __init__(
         self,
         source: _Path,
         *,
         transform: Callable[[Any], Any] | None = None,
+        decode: DecoderName | Callable[[Any], Any] | None = None,
+        labels: str | None = None,
         columns: Sequence[str] = (),
         cache: _Path | None = "auto",
-        storage_options: Mapping[str, object] | None = None,
+        storage_options: StorageOptions | Mapping[str, Any] | None = None,
         origin: str | None = None,
         namespace_key: _Path | None = None,
         job: str | None = None,
         on_error: Literal["raise", "skip", "retry"] = "raise",
         verify: Literal["always", "remote", "never"] | float = 0.02,
-        layout: str | None = None,
+        layout: Literal["files", "pack", "tar"] | None = None,
         rebuild: bool = False,
         views: bool = False,
     ) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r}; give a list of names, such as ['label']")
         key = None if namespace_key is None else Path(namespace_key)
-        options = storage_options or {}
+        options = dict(storage_options or {})
         check_options(options)
+        self._decode = decoder(decode)
         self._source = str(source)
         if origin is not None:
             check_url(origin)
         if not os.fspath(source):
             raise ValueError("the source is empty; give a digest, a URL or a directory")
+        node = endpoint(default_socket() if cache == "auto" else cache)
         if "://" in str(source) or Path(source).is_dir():
             source = digest_for(
                 str(source),
@@ -174,17 +256,21 @@ class Dataset:
                 namespace_key=key,
                 options=options,
                 rebuild=rebuild,
+                node=node,
+                start_node=cache == "auto",
             )
         elif layout is not None or rebuild:
             raise ValueError(
                 "`layout` and `rebuild` are for URLs, not for a digest file; leave them out"
             )
         self._digest = _open(source)
+        #: The item in the digest of each index; ``None`` if they are the same.
+        self._selection: NDArray[np.uint32] | None = None
+        self._labels = None if labels is None else Labels(self._digest, labels)
         self._column_names = tuple(columns)
-        self._columns = [read_column(self._digest, name) for name in columns]
+        self._columns = self._read_columns()
         self._transform = transform
         self._views = views
-        node = endpoint(default_socket() if cache == "auto" else cache)
         self._job = new_job(
             Path(source),
             name=job,
@@ -219,26 +305,32 @@ class Dataset:
             self._job.socket,
         )
 
-    def __len__(self) -> int:
-        return len(self._digest)
+    def _read_columns(self) -> list[Any]:
+        """The values that an item has beside its bytes, by item of the digest."""
+        columns = [read_column(self._digest, name) for name in self._column_names]
+        return columns if self._labels is None else [self._labels, *columns]
 
-    def __getitem__(self, index: int) -> Any:
+    def __len__(self) -> int:
+        return len(self._digest) if self._selection is None else len(self._selection)
+
+    def _item(self, index: int) -> Any:
         item = self._ordinal(index)
         (content,) = self._read([item], isinstance(index, ProbeIndex))
         return self._finish(item, content)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The items of a batch, in one request."""
-        items = [self._ordinal(index) for index in indices]
+        items = self._ordinals(indices)
         is_probe = any(isinstance(index, ProbeIndex) for index in indices)
         if self._on_error == "skip" and len(items) > 0:
             return self._read_and_skip(items, is_probe)
         contents = self._read(items, is_probe)
         return [self._finish(item, content) for item, content in zip(items, contents, strict=True)]
 
-    def __iter__(self) -> Iterator[Any]:
-        for start in range(0, len(self), ITEMS_PER_REQUEST):
-            yield from self.__getitems__(range(start, min(start + ITEMS_PER_REQUEST, len(self))))
+    def _part(self, indices: NDArray[np.uint32]) -> Self:
+        part = copy.copy(self)
+        part._selection = indices if self._selection is None else self._selection[indices]
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in _PROCESS_LOCAL}
@@ -246,14 +338,20 @@ class Dataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._digest = _open(self._job.digest)
-        self._columns = [read_column(self._digest, name) for name in self._column_names]
+        self._columns = self._read_columns()
         # A copy reads for the same job, but takes part in rotation under a name of its own.
         self._job_name = self._job.name.of_copy()
         self._reader = self._job.reader(self._digest, self._name)
         self._init_process_local()
 
     def __repr__(self) -> str:
-        return f"forebay.Dataset({self._source!r}, {len(self)} items)"
+        whole = "" if self._selection is None else f" of {len(self._digest)}"
+        return f"forebay.Dataset({self._source!r}, {len(self)}{whole} items)"
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """Names of the classes, in the order of their numbers; empty without ``labels``."""
+        return () if self._labels is None else self._labels.classes
 
     def column(self, name: str) -> Sequence[Any]:
         """The values of a column of the digest.
@@ -273,7 +371,10 @@ class Dataset:
         KeyError
             The digest has no such column.
         """
-        return read_column(self._digest, name)
+        values = read_column(self._digest, name)
+        if self._selection is None:
+            return values
+        return [values[item] for item in self._selection.tolist()]
 
     def skipped(self) -> dict[str, Any]:
         """Items that were left out with ``on_error="skip"``, in all processes of the job.
@@ -283,10 +384,14 @@ class Dataset:
         dict
             ``count``: how often an item was skipped. ``items``: the first thousand of them.
         """
-        lines: list[str] = []
+        items: list[int] = []
         with suppress(OSError):
-            lines = (self._job.directory / "skipped").read_text().split()
-        return {"count": len(lines), "items": [int(item) for item in lines[:SKIPPED_NAMED_MAX]]}
+            items = [int(line) for line in (self._job.directory / "skipped").read_text().split()]
+        if self._selection is not None:
+            # The job's other parts have skipped items, too.
+            indices = {item: index for index, item in enumerate(self._selection.tolist())}
+            items = [indices[item] for item in items if item in indices]
+        return {"count": len(items), "items": items[:SKIPPED_NAMED_MAX]}
 
     def stats(self) -> dict[str, dict[str, int] | None]:
         """Counters of the node, this job's agent and its loaders (``docs/reference/metrics.md``).
@@ -295,23 +400,29 @@ class Dataset:
         -------
         dict
             ``node`` (``None`` without a node), ``agent`` and ``loader``, each a dict of counters.
+            Printed, it is one line for people; ``dict(dataset.stats())`` prints all counters.
         """
         stats = self._with_agent(Reader.stats)
         loader = {"workers_restarted": self._workers_restarted, **self._verified.totals()}
-        return {**stats, "loader": loader}
+        return ShortStats({**stats, "loader": loader}, dataset_line)
 
     # Below: for forebay's loaders.
 
     @property
     def _id(self) -> str:
-        """The dataset id."""
-        return self._digest.dataset
+        """The dataset id; for a part, with a hash of its items."""
+        if self._selection is None:
+            return self._digest.dataset
+        part = hashlib.sha256(self._selection.tobytes()).hexdigest()[:32]
+        return f"{self._digest.dataset} part {part}"
 
     @property
     def _layout(self) -> ItemMap:
         """The half-chunk of each item; made on first use."""
         if self._layout_made is None:
-            self._layout_made = ItemMap(self._digest)
+            whole = ItemMap(self._digest)
+            selection = self._selection
+            self._layout_made = whole if selection is None else whole.part(selection)
         return self._layout_made
 
     @property
@@ -322,7 +433,7 @@ class Dataset:
     @property
     def _gives_views(self) -> bool:
         """Whether the loader's ``collate_fn`` receives views."""
-        return self._views and self._transform is None
+        return self._views and self._transform is None and self._decode is None
 
     @property
     def _blob_bytes(self) -> int:
@@ -353,25 +464,31 @@ class Dataset:
 
     def _prefetch_hint(self, items: Sequence[int]) -> None:
         """Announce items that will be read soon, in that order, to the agent."""
+        items = self._ordinals(items)
         self._with_agent(lambda reader: reader.prefetch_hint(items))
 
     def _request(self, indices: Sequence[int]) -> None:
         """Request a batch from the node, without waiting for it; a later read takes it."""
         if not any(isinstance(index, ProbeIndex) for index in indices):
-            self._reader.request([self._ordinal(index) for index in indices])
+            self._reader.request(self._ordinals(indices))
 
     def _cancel(self, indices: Sequence[int]) -> None:
         """Give up a batch that was requested: it will not be read."""
         if not any(isinstance(index, ProbeIndex) for index in indices):
-            self._reader.cancel([self._ordinal(index) for index in indices])
+            self._reader.cancel(self._ordinals(indices))
+
+    def _index(self, index: int) -> int:
+        """An index from 0; negative ones count from the end."""
+        return checked_index(index, len(self))
 
     def _ordinal(self, index: int) -> int:
-        """The ordinal of an item; negative indices count from the end."""
-        item = operator.index(index)
-        length = len(self)
-        if not -length <= item < length:
-            raise IndexError(f"item {item} of {length}")
-        return item % length
+        """The item in the digest at an index."""
+        index = self._index(index)
+        return index if self._selection is None else int(self._selection[index])
+
+    def _ordinals(self, indices: Iterable[int]) -> list[int]:
+        """The items in the digest at these indices."""
+        return [self._ordinal(index) for index in indices]
 
     # Below: reading.
 
@@ -464,14 +581,16 @@ class Dataset:
 
     def _finish(self, item: int, content: _Content) -> Any:
         value: Any = content
-        if self._columns:
-            value = (content, *(values[item] for values in self._columns))
-        if self._transform is None:
-            return value
+        step = "decoder"
         try:
-            return self._transform(value)
+            if self._decode is not None:
+                value = self._decode(content)
+            step = "transform"
+            if self._columns:
+                value = (value, *(values[item] for values in self._columns))
+            return value if self._transform is None else self._transform(value)
         except Exception as problem:
-            add_note(problem, f"in the transform of item {item}, `{self._digest.object(item)}`")
+            add_note(problem, f"in the {step} of item {item}, `{self._digest.object(item)}`")
             raise
 
 

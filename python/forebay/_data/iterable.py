@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from forebay._data.dataset import ITEMS_PER_REQUEST, Dataset
+from forebay._data.dataset import Dataset
+from forebay._data.parts import ITEMS_PER_REQUEST
 from forebay._data.prefetch import send_hint
 from forebay._loader.checkpoint import int_field
 from forebay._native import StateError

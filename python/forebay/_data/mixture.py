@@ -11,21 +11,23 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, overload
 
 from forebay._data.dataset import Dataset, ProbeIndex
+from forebay._data.map_style import MapStyle, T_co, as_many
+from forebay._data.short_stats import ShortStats, dataset_line
 from forebay._native import ItemMap
 
 _USAGE = "a mixture consists of forebay.Datasets and weights: Mixture([(a, 0.7), (b, 0.3)])"
 
 
-class Mixture:
+class Mixture(MapStyle[T_co]):
     """Items of several datasets in fixed proportions, for a shuffling ``forebay.DataLoader``.
 
     Parameters
     ----------
     parts
-        Datasets and their weights: ``[(a, 0.7), (b, 0.3)]``.
+        Datasets, or parts of datasets, and their weights: ``[(a, 0.7), (b, 0.3)]``.
 
     Notes
     -----
@@ -42,12 +44,17 @@ class Mixture:
     8
     """
 
-    def __init__(self, parts: Iterable[tuple[Dataset, float]]) -> None:
+    def __init__(self, parts: Iterable[tuple[Dataset[T_co], float]]) -> None:
         pairs = [_checked(part) for part in parts]
         if not pairs:
             raise TypeError(_USAGE)
-        if any(not _is_weight(weight) or len(part) == 0 for part, weight in pairs):
-            raise ValueError("a part of the mixture is empty or has no weight above 0")
+        for number, (part, weight) in enumerate(pairs):
+            if len(part) == 0:
+                raise ValueError(f"part {number} of the mixture, {part!r}, is empty; leave it out")
+            if not _is_weight(weight):
+                raise ValueError(
+                    f"part {number} of the mixture has the weight {weight!r}; give a number above 0"
+                )
         total = sum(weight for _, weight in pairs)
         if not _is_weight(total):
             raise ValueError("the weights of the mixture are too large to be added up")
@@ -61,11 +68,23 @@ class Mixture:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def __getitem__(self, index: int) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice | Iterable[int]) -> list[T_co]: ...
+    def __getitem__(self, index: Any) -> Any:
+        many = as_many(index, len(self))
+        if many is not None:
+            return self.__getitems__(many)
         part, item = self._locate(index)
         return self._parts[part][item]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+    def __repr__(self) -> str:
+        pairs = zip(self._parts, self._weights, strict=True)
+        parts = ", ".join(f"({part!r}, {weight:.4g})" for part, weight in pairs)
+        return f"forebay.Mixture([{parts}])"
+
+    def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
         """The items of a batch: one request per part, and one more for a part's probe items."""
         requests = self._requests(indices)
         found = {
@@ -105,7 +124,7 @@ class Mixture:
             for one in found:
                 sums.update(one[component] or {})
             total[component] = dict(sums)
-        return total
+        return ShortStats(total, dataset_line)
 
     # Below: for forebay's loaders.
 
@@ -175,7 +194,7 @@ def shifted(index: int, by: int) -> int:
     return ProbeIndex(index + by) if isinstance(index, ProbeIndex) else index + by
 
 
-def _checked(part: Any) -> tuple[Dataset, Any]:
+def _checked(part: Any) -> tuple[Dataset[Any], Any]:
     """A dataset and its unchecked weight."""
     if not isinstance(part, Sequence) or len(part) != 2 or not isinstance(part[0], Dataset):
         raise TypeError(_USAGE)

@@ -6,19 +6,20 @@ item from the node or from the user's own code.
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 from forebay._data.dataset import Dataset, ProbeIndex
 from forebay._data.keyed_items import ITEMS_PER_CALL, KeyedItems, plain
+from forebay._data.map_style import MapStyle, T_co, as_many, checked_index
+from forebay._data.short_stats import ShortStats, wrapped_line
 from forebay._native import Digest, DigestError, ForebayError, ItemMap, Reader
 from forebay._runtime.incarnation import Incarnation
 from forebay._runtime.job import JobName
@@ -34,8 +35,42 @@ PROGRESS_SECONDS = 0.2
 _NO_AGENT = Path("/nonexistent")
 
 _Path = str | PathLike[str]
+_T = TypeVar("_T")
+_T_item = TypeVar("_T_item", covariant=True)
 
 
+class Indexable(Protocol[_T_item]):
+    """A map-style dataset, of PyTorch's or not."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> _T_item: ...
+
+
+@overload
+def wrap(
+    dataset: Indexable[_T],
+    key: Callable[[int], Any] | None = None,
+    *,
+    name: str | None = None,
+    cache: _Path | None = "auto",
+    transform: None = None,
+    namespace_key: _Path | None = None,
+    job: str | None = None,
+    verify: int = VERIFY,
+) -> Wrapped[_T]: ...
+@overload
+def wrap(
+    dataset: Any,
+    key: Callable[[int], Any] | None = None,
+    *,
+    name: str | None = None,
+    cache: _Path | None = "auto",
+    transform: Callable[[Any], _T],
+    namespace_key: _Path | None = None,
+    job: str | None = None,
+    verify: int = VERIFY,
+) -> Wrapped[_T]: ...
+@overload
 def wrap(
     dataset: Any,
     key: Callable[[int], Any] | None = None,
@@ -46,7 +81,18 @@ def wrap(
     namespace_key: _Path | None = None,
     job: str | None = None,
     verify: int = VERIFY,
-) -> Wrapped:
+) -> Wrapped[Any]: ...
+def wrap(
+    dataset: Any,
+    key: Callable[[int], Any] | None = None,
+    *,
+    name: str | None = None,
+    cache: _Path | None = "auto",
+    transform: Callable[[Any], Any] | None = None,
+    namespace_key: _Path | None = None,
+    job: str | None = None,
+    verify: int = VERIFY,
+) -> Wrapped[Any]:
     """Cache the items of any map-style dataset.
 
     Parameters
@@ -94,7 +140,7 @@ def wrap(
     return Wrapped(dataset, key, name, cache, transform, namespace_key, job, verify)
 
 
-class Wrapped:
+class Wrapped(MapStyle[T_co]):
     """The result of :func:`forebay.wrap`: the items of a dataset, from the cache where possible."""
 
     #: Errors of the wrapped dataset are always raised.
@@ -172,12 +218,17 @@ class Wrapped:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+    @overload
+    def __getitem__(self, index: slice | Iterable[int]) -> list[T_co]: ...
+    def __getitem__(self, index: Any) -> Any:
+        many = as_many(index, len(self))
+        return self.__getitems__([index])[0] if many is None else self.__getitems__(many)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The items of a batch."""
-        items = [self._ordinal(index) for index in indices]
+        items = [self._index(index) for index in indices]
         if self._node is None or any(isinstance(index, ProbeIndex) for index in indices):
             self._items.counters.add(items=len(items), read=len(items))
             found = self._items.read(items)
@@ -185,12 +236,12 @@ class Wrapped:
             found = self._items.obtain_all(items)
         return found if self._transform is None else [self._transform(item) for item in found]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T_co]:
         for item in range(len(self)):
             yield self[item]
 
     def __repr__(self) -> str:
-        return f"forebay.wrap({self._dataset!r}, name={self._name!r})"
+        return f"forebay.wrap({self._name!r}, {len(self)} items)"
 
     def stats(self) -> dict[str, Any]:
         """Counters of all processes of this job, and of the node.
@@ -225,7 +276,8 @@ class Wrapped:
         """
         node = self._items.blobs.stats() if self._node is not None else None
         loader = {"workers_restarted": self._workers_restarted}
-        return {**self._items.counters.totals(), "node": node, "loader": loader}
+        totals = {**self._items.counters.totals(), "node": node, "loader": loader}
+        return ShortStats(totals, wrapped_line)
 
     def index(self) -> None:
         """Read all items that have no catalogue entry, so that ``order="substitute"`` works.
@@ -314,12 +366,9 @@ class Wrapped:
     def _cancel(self, indices: Sequence[int]) -> None:
         """Do nothing: there are no requests."""
 
-    def _ordinal(self, index: int) -> int:
-        """The ordinal of an item; negative indices count from the end."""
-        item, length = operator.index(index), len(self)
-        if not -length <= item < length:
-            raise IndexError(f"item {item} of {length}")
-        return item % length
+    def _index(self, index: int) -> int:
+        """An index from 0; negative ones count from the end."""
+        return checked_index(index, len(self))
 
     def _complete_digest(self) -> Digest:
         """A digest of all items, from the catalogue.
@@ -365,7 +414,9 @@ def _class_name(dataset: Any) -> str:
 
 
 #: Datasets that a loader reads directly; a ``Mixture`` consists of them.
-Source = Dataset | Wrapped
+Source: TypeAlias = "Dataset[Any] | Wrapped[Any]"
+#: The same for ``isinstance``.
+SOURCES = (Dataset, Wrapped)
 
 
 class _ProgressBar:

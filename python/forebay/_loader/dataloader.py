@@ -7,21 +7,25 @@ else are PyTorch's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from torch.utils import data
 
 from forebay._data.dataset import Dataset
+from forebay._data.map_style import T_co
 from forebay._data.mixture import Mixture
-from forebay._data.wrap import Source, Wrapped
+from forebay._data.short_stats import ShortStats, loader_line
+from forebay._data.wrap import SOURCES, Wrapped
 from forebay._loader.checkpoint import checksum
+from forebay._loader.deterministic import Deterministic
+from forebay._loader.item_numbers import Lengths, Weights
 from forebay._loader.iteration import Iteration
 from forebay._loader.mixture_order import MixtureOrder
 from forebay._loader.order import DividedSampler, Order, OrderSampler, checked_batch_size
 from forebay._loader.stats import HitCounter, LoaderCounters, collect_stats
-from forebay._loader.substitute import DrawnOrder, Lengths, Replay, Substitute
+from forebay._loader.substitute import DrawnOrder, Replay, Substitute
 from forebay._loader.torch_orders import Sequential, Strict, UserOrder
 from forebay._native import StateError
 from forebay._runtime.ranks import Ranks
@@ -29,15 +33,35 @@ from forebay._runtime.warnings import warn
 from forebay._workers import pool
 from forebay._workers.shm_batches import keep_freed_memory
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Unpack
+
 #: Version of the state that ``state_dict`` returns.
 STATE_VERSION = 4
 
-ORDERS = ("substitute", "strict", "replay")
+OrderName = Literal["substitute", "deterministic", "strict", "replay"]
+ORDERS = ("substitute", "deterministic", "strict", "replay")
 
 State = dict[str, Any]
 
 
-class DataLoader(data.DataLoader[Any]):
+class LoaderOptions(TypedDict, total=False):
+    """Arguments that PyTorch's loader takes and forebay passes on."""
+
+    collate_fn: Callable[[list[Any]], Any] | None
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+
+
+class DataLoader(data.DataLoader[T_co]):
     """``torch.utils.data.DataLoader`` over a :class:`forebay.Dataset`.
 
     Parameters
@@ -46,7 +70,11 @@ class DataLoader(data.DataLoader[Any]):
         A ``forebay.Dataset``, the result of ``forebay.wrap``, or a ``forebay.Mixture``.
     order
         ``"substitute"``, the default with ``shuffle=True``: a random order that takes cached items
-        first, each item once per epoch, among all ranks. ``"strict"``, the default for wrapped
+        first, each item once per epoch, among all ranks. ``"deterministic"``: a random order that
+        depends on the generator's seed and the epoch alone. A step of all ranks takes the next
+        ``world_size * batch_size`` items of it, so that steps have the same items with any number
+        of ranks and workers, if that product is the same; cached items are not preferred.
+        ``"strict"``, the default for wrapped
         datasets: the order of PyTorch's loader with the same generator. ``"replay"``: a recording
         of another loader, bit for bit. With a sampler or batch sampler of your own the order is
         always strict.
@@ -56,8 +84,13 @@ class DataLoader(data.DataLoader[Any]):
         For ``order="substitute"`` and its replays: the name of a digest column, or one number per
         item. A batch then contains items of similar length, so that it has little padding. Items of
         a batch are random among those of similar length only (``docs/guide/train.md``).
+    weights
+        For ``order="substitute"`` and ``"deterministic"``: the name of a digest column, or one
+        number per item, of at least 0. An epoch has as many items as the dataset, and each item in
+        proportion to its weight: the expected number of times, rounded down or up at random.
     rank, world_size
-        The rank of this process and the number of ranks, for ``order="substitute"``. The default is
+        The rank of this process and the number of ranks, for orders that divide items:
+        ``"substitute"`` and ``"deterministic"``. The default is
         from ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``; ``srun``), when an
         epoch begins. All ranks get the same number of batches; no ``DistributedSampler`` is
         needed.
@@ -83,31 +116,33 @@ class DataLoader(data.DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Source | Mixture,
+        dataset: Dataset[T_co] | Wrapped[T_co] | Mixture[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = False,
         *,
-        order: Literal["substitute", "strict", "replay"] | None = None,
+        order: OrderName | None = None,
         replay: bytes | None = None,
         lengths: Lengths | None = None,
+        weights: Weights | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         on_error: Literal["raise", "skip", "retry"] | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
+        sampler: data.Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: data.Sampler[list[Any]] | Iterable[list[Any]] | None = None,
         num_workers: int = 0,
         drop_last: bool = False,
         generator: torch.Generator | None = None,
-        **options: Any,
+        **of_torch: Unpack[LoaderOptions],
     ) -> None:
-        if not isinstance(dataset, Source | Mixture):
+        options: dict[str, Any] = {**of_torch}
+        if not isinstance(dataset, (*SOURCES, Mixture)):
             raise TypeError(_wrong_dataset(dataset))
         has_sampler = sampler is not None or batch_sampler is not None
         if order not in (None, *ORDERS):
             names = ", ".join(map(repr, ORDERS))
             raise ValueError(f"there is no order {order!r}; give one of {names}")
-        if order == "substitute" and (has_sampler or not shuffle):
-            raise ValueError("order='substitute' shuffles: give shuffle=True and no sampler")
+        if order in ("substitute", "deterministic") and (has_sampler or not shuffle):
+            raise ValueError(f"order={order!r} shuffles: give shuffle=True and no sampler")
         if (order == "replay") != (replay is not None) or (order == "replay" and has_sampler):
             raise ValueError("order='replay' takes replay=loader.recording() and no sampler")
         if batch_size is not None and batch_sampler is None:
@@ -115,7 +150,15 @@ class DataLoader(data.DataLoader[Any]):
         is_mixture = isinstance(dataset, Mixture)
         if is_mixture and (has_sampler or not shuffle or order not in (None, "substitute")):
             raise ValueError("a mixture has an order of its own: give shuffle=True and no sampler")
-        takes_lengths = order == "replay" or (shuffle and order != "strict" and not has_sampler)
+        draws = bool(shuffle) and order in (None, "substitute") and not has_sampler
+        takes_lengths = order == "replay" or draws
+        if weights is not None and (
+            is_mixture or lengths is not None or not (draws or order == "deterministic")
+        ):
+            raise ValueError(
+                "weights= is for order='substitute' or 'deterministic' on one dataset, without"
+                " lengths=: give shuffle=True, no sampler"
+            )
         if lengths is not None and (is_mixture or not takes_lengths):
             raise ValueError(
                 "lengths= is for order='substitute' on one dataset: give shuffle=True, no sampler"
@@ -139,11 +182,15 @@ class DataLoader(data.DataLoader[Any]):
                 order_of = Replay(dataset, size, drop_last, ranks, replay, lengths)
             elif not shuffle:
                 order_of = Sequential(dataset, size, drop_last)
-            elif order == "strict" or (order is None and isinstance(dataset, Wrapped)):
+            elif order == "deterministic":
+                order_of = Deterministic(dataset, size, drop_last, ranks, generator, weights)
+            elif order == "strict" or (
+                order is None and isinstance(dataset, Wrapped) and weights is None
+            ):
                 order_of = Strict(dataset, size, drop_last, generator)
             else:
-                order_of = Substitute(dataset, size, drop_last, ranks, generator, lengths)
-            divides = isinstance(order_of, DrawnOrder | MixtureOrder)
+                order_of = Substitute(dataset, size, drop_last, ranks, generator, lengths, weights)
+            divides = isinstance(order_of, DrawnOrder | MixtureOrder | Deterministic)
             options["sampler"] = (DividedSampler if divides else OrderSampler)(order_of)
             self._order: Order = order_of
         self._counters = LoaderCounters()
@@ -156,7 +203,7 @@ class DataLoader(data.DataLoader[Any]):
                 "PyTorch cannot collate views: give a collate_fn or a transform, or views=False"
             )
         super().__init__(
-            dataset,  # type: ignore[arg-type] # map-style by its methods, not by its base
+            dataset,
             batch_size=batch_size,
             num_workers=num_workers,
             drop_last=drop_last,
@@ -301,6 +348,8 @@ class DataLoader(data.DataLoader[Any]):
         Returns
         -------
         dict
+            Printed, it is one line for people; ``dict(loader.stats())`` prints all of these:
+
             ``batches``, ``items``
                 Yielded batches and items.
             ``padding``
@@ -331,7 +380,14 @@ class DataLoader(data.DataLoader[Any]):
             ``items_verified``, ``hash_mismatches``
                 Items whose bytes were verified, and those that were wrong and were read again.
         """
-        return collect_stats(self._order, self._counters, self._hits)
+        stats = collect_stats(self._order, self._counters, self._hits)
+        return ShortStats(stats, loader_line)
+
+    def __repr__(self) -> str:
+        parts = [repr(self.dataset), f"batch_size={self.batch_size}", f"order={self._order.name!r}"]
+        if self.num_workers:
+            parts.append(f"num_workers={self.num_workers}")
+        return f"forebay.DataLoader({', '.join(parts)})"
 
 
 def _not_recorded(order: Order) -> str:
@@ -346,9 +402,6 @@ def _wrong_dataset(dataset: object) -> str:
     takes = "forebay.DataLoader takes a forebay.Dataset or Mixture"
     if isinstance(dataset, data.IterableDataset):
         return f"{takes}; give iterable datasets, also forebay's, to torch.utils.data.DataLoader"
-    if isinstance(getattr(dataset, "dataset", None), Source):
-        return (
-            f"{takes}: for a part of one, give the dataset itself and"
-            " sampler=torch.utils.data.SubsetRandomSampler(indices), or build a digest of the part"
-        )
+    if isinstance(getattr(dataset, "dataset", None), SOURCES):
+        return f"{takes}: for a part of one, give dataset.subset(indices) or dataset.split(0.9)"
     return f"{takes}; give others to forebay.wrap"

@@ -28,6 +28,9 @@ REQUESTED_AHEAD = 2
 DRAWN_MIN = 1 + REQUESTED_AHEAD
 
 
+#: Seed of ranks without a generator: all ranks need the same one.
+RANKS_SEED = 0
+
 #: The order and the epoch that a thread has begun or continued last.
 _thread = threading.local()
 
@@ -231,6 +234,21 @@ class DividedSampler(OrderSampler, data.DistributedSampler[int]):
     """
 
 
+def refuse_division(world: int) -> None:
+    """Raise if there are several ranks: another loader would divide a rank's items once more."""
+    if world > 1:
+        raise RuntimeError(
+            f"this loader divides its items among {world} ranks already, and another loader was"
+            " made from it, which would divide them again: do not pass it to `prepare` of"
+            " Accelerate, and use the loader itself"
+        )
+
+
+def items_of_rank(items: int, world: int, batch: int, drop_last: bool) -> int:
+    """Items of an epoch that each rank gets, with those that ranks repeat to be equal."""
+    return items // world // batch * batch if drop_last else -(-items // world)
+
+
 def checked_batch_size(size: Any) -> int:
     """A batch size of at least 1."""
     try:
@@ -240,6 +258,11 @@ def checked_batch_size(size: Any) -> int:
     if size < 1:
         raise ValueError(f"batch_size={size}; give 1 or more")
     return int(size)
+
+
+def shared_seed(generator: torch.Generator | None, world: int) -> int:
+    """A seed that all ranks have: the first number of the generator, or a fixed one."""
+    return RANKS_SEED if generator is None and world > 1 else draw_seed(generator)
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

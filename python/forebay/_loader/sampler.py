@@ -9,8 +9,9 @@ import torch
 from torch.utils import data
 
 from forebay._data.dataset import Dataset
+from forebay._loader.item_numbers import Lengths
 from forebay._loader.order import checked_batch_size
-from forebay._loader.substitute import Lengths, Substitute
+from forebay._loader.substitute import Substitute
 from forebay._native import StateError
 from forebay._runtime.ranks import Ranks
 

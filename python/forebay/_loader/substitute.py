@@ -7,17 +7,24 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
 
 from forebay import _native
-from forebay._data.dataset import Dataset, ProbeIndex
+from forebay._data.dataset import ProbeIndex
 from forebay._data.prefetch import prefetch_window, send_hint
 from forebay._data.wrap import Source
 from forebay._loader.checkpoint import DAMAGED, int_field, single_state
-from forebay._loader.order import DRAWN_MIN, Epoch, Order, draw_seed
+from forebay._loader.item_numbers import Lengths, Weights, read_lengths, read_weights
+from forebay._loader.order import (
+    DRAWN_MIN,
+    Epoch,
+    Order,
+    items_of_rank,
+    refuse_division,
+    shared_seed,
+)
 from forebay._native import Fenced, StateError
 from forebay._runtime.ranks import Ranks
 from forebay._workers.interrupts import defer_interrupts
@@ -26,12 +33,6 @@ from forebay._workers.interrupts import defer_interrupts
 DRAWN_MAX = 4
 #: Items of half-chunks being loaded that are announced to an agent at a time.
 LOADING_HINT_MAX = 1024
-#: Seed of ranks without a generator: all ranks need the same one.
-RANKS_SEED = 0
-
-
-#: Lengths of items: the name of a digest column, or one number per item.
-Lengths: TypeAlias = "str | Sequence[float] | torch.Tensor | np.ndarray[Any, Any]"
 
 
 class SubstituteEpoch(Epoch):
@@ -165,12 +166,7 @@ class DrawnOrder(Order):
 
     def check_foreign_loader(self) -> None:
         """Another loader of several ranks would divide the items of this rank once more."""
-        if self._ranks.world > 1:
-            raise RuntimeError(
-                f"this loader divides its items among {self._ranks.world} ranks already, and"
-                " another loader was made from it, which would divide them again: do not pass it"
-                " to `prepare` of Accelerate, and use the loader itself"
-            )
+        refuse_division(self._ranks.world)
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -238,8 +234,10 @@ class Substitute(DrawnOrder):
         ranks: Ranks,
         generator: torch.Generator | None,
         lengths: Lengths | None = None,
+        weights: Weights | None = None,
     ) -> None:
         super().__init__(dataset, batch, drop_last, ranks, lengths)
+        self._weights = None if weights is None else read_weights(dataset, weights)
         self._generator = generator
         self._seed: int | None = None
         self._epoch = 0
@@ -247,10 +245,7 @@ class Substitute(DrawnOrder):
         self.over_ask = 10
 
     def __len__(self) -> int:
-        items = len(self.dataset)
-        if self.drop_last:
-            return items // self._ranks.world // self.batch * self.batch
-        return -(-items // self._ranks.world)
+        return items_of_rank(len(self.dataset), self._ranks.world, self.batch, self.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
         if self._pending is not None and self._pending.plan[1] == epoch:
@@ -261,9 +256,10 @@ class Substitute(DrawnOrder):
         rank, world = self._ranks.begin()
         job, self._pending = self._pending, None
         if job is None:
+            seed = self._seed_now()
             job = _native.Job(
-                self.layout,
-                self._seed_now(),
+                self._layout_of(seed, self._epoch),
+                seed,
                 self._epoch,
                 self.batch,
                 rank,
@@ -278,11 +274,15 @@ class Substitute(DrawnOrder):
     def _seed_now(self) -> int:
         """The first number of the generator; with the epoch, it determines the epoch's order."""
         if self._seed is None:
-            if self._generator is None and self._ranks.world > 1:
-                self._seed = RANKS_SEED
-            else:
-                self._seed = draw_seed(self._generator)
+            self._seed = shared_seed(self._generator, self._ranks.world)
         return self._seed
+
+    def _layout_of(self, seed: int, epoch: int) -> _native.ItemMap:
+        """The item map of an epoch: with weights, items occur in it by weight."""
+        layout: _native.ItemMap = self.layout
+        if self._weights is None:
+            return layout
+        return layout.weighted(self._weights, seed, epoch)
 
     def progress(self, job: _native.Job) -> dict[str, Any]:
         seed, epoch, rank, world, _ = job.plan
@@ -326,23 +326,29 @@ class Substitute(DrawnOrder):
                     f"the state is of rank {rank}, this is rank {self.ranks[0]}; give the state of"
                     " this rank"
                 )
-            pending = _native.Job.resume(self.layout, progress[0])
+            pending = _native.Job.resume(self._layout_of(seed, epoch), progress[0])
             if pending.plan[4] != self.batch and self._ranks.world == 1:
                 # It is the state of all ranks.
-                pending = self._resharded(progress)
+                pending = self._resharded(progress, seed, epoch)
             elif pending.plan[4] != self.batch:
                 raise StateError(
                     f"the state is of batch_size={pending.plan[4]}, not {self.batch}; give the"
                     " states of all ranks as a list to continue with another batch size"
                 )
         else:
-            pending = self._resharded(progress)
+            pending = self._resharded(progress, seed, epoch)
         self._pending, self._seed, self._epoch = pending, seed, epoch
         self.current = None
 
-    def _resharded(self, progress: list[bytes]) -> _native.Job:
+    def _resharded(self, progress: list[bytes], seed: int, epoch: int) -> _native.Job:
         """The rest of the epoch, divided among the present ranks."""
-        return _native.Job.reshard(self.layout, progress, self.batch, *self.ranks, self.drop_last)
+        layout = self._layout_of(seed, epoch)
+        return _native.Job.reshard(layout, progress, self.batch, *self.ranks, self.drop_last)
+
+    def recording(self) -> bytes:
+        if self._weights is not None:
+            raise StateError("an epoch with weights= is not recorded; it repeats with its seed")
+        return super().recording()
 
 
 class Replay(DrawnOrder):
@@ -397,23 +403,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def read_lengths(dataset: Source, lengths: Lengths) -> list[float]:
-    """The length of every item."""
-    values: Any = lengths
-    if isinstance(lengths, str):
-        if not isinstance(dataset, Dataset):
-            raise ValueError(
-                f"lengths={lengths!r}: a wrapped dataset has no columns; give one number per item"
-            )
-        values = dataset.column(lengths)
-    try:
-        return [float(value) for value in values]
-    except (TypeError, ValueError):
-        raise ValueError(
-            "lengths= are not numbers; give the name of a column of numbers, or one number per item"
-        ) from None
 
 
 def progress_field(state: dict[str, Any]) -> bytes | None:

@@ -24,15 +24,14 @@ from forebay._workers.interrupts import defer_interrupts
 _Seed = bytes | int
 
 
-class FixedEpoch(Epoch):
+class KnownEpoch(Epoch):
     """Items in an order that is known beforehand; they are announced to the agent in advance."""
 
-    def __init__(self, order: FixedOrder, start: int, seed: _Seed | None) -> None:
+    def __init__(self, order: Order, start: int) -> None:
         super().__init__(order.batch)
-        self._order, self._dataset = order, order.dataset
+        self._dataset, self._drop_last = order.dataset, order.drop_last
         #: Batches that were yielded.
         self._yielded = start
-        self._seed = seed
         self._items: Iterator[int] | None = None
         #: Items that were announced and not yet drawn.
         self._announced: deque[int] = deque()
@@ -41,8 +40,8 @@ class FixedEpoch(Epoch):
     def fill(self, at_least: int = 0) -> None:
         if self._items is None:
             # Not earlier: PyTorch draws a seed for its workers from the same generator first.
-            items, self._seed = self._order.items(self._seed)
-            end = len(items) - (len(items) % self.batch if self._order.drop_last else 0)
+            items = self._list_items()
+            end = len(items) - (len(items) % self.batch if self._drop_last else 0)
             self._items = itertools.islice(items, self._yielded * self.batch, end)
         while len(self._drawn) < DRAWN_MIN:
             known = len(self._announced)
@@ -57,9 +56,25 @@ class FixedEpoch(Epoch):
                 count = min(self.batch, len(self._announced))
                 self._drawn.append([self._announced.popleft() for _ in range(count)])
 
+    @abstractmethod
+    def _list_items(self) -> Sequence[int]:
+        """The items of the epoch."""
+
     def on_yielded(self) -> int:
         self._yielded += 1
         return super().on_yielded()
+
+
+class FixedEpoch(KnownEpoch):
+    """An epoch of a :class:`FixedOrder`."""
+
+    def __init__(self, order: FixedOrder, start: int, seed: _Seed | None) -> None:
+        super().__init__(order, start)
+        self._order, self._seed = order, seed
+
+    def _list_items(self) -> Sequence[int]:
+        items, self._seed = self._order.items(self._seed)
+        return items
 
     def state(self) -> dict[str, Any]:
         if self._items is None:
@@ -184,8 +199,8 @@ class UserEpoch(Epoch):
             self._drawn.append(list(index) if self._order.is_batched else [index])
             # Invalid indices are for the dataset to report.
             with suppress(TypeError, IndexError):
-                ordinals = [self._order.dataset._ordinal(index) for index in self._drawn[-1]]
-                send_hint(self._order.dataset, ordinals)
+                indices = [self._order.dataset._index(index) for index in self._drawn[-1]]
+                send_hint(self._order.dataset, indices)
 
     def _skip_past(self) -> Iterator[Any]:
         """The sampler's indices after those that were yielded before the checkpoint."""

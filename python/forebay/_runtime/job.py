@@ -36,7 +36,6 @@ from forebay._runtime.processes import (
     start,
 )
 from forebay._runtime.ranks import ranks_if_known
-from forebay._runtime.urls import check_url
 
 #: Prefix of the names of jobs' directories.
 PREFIX = "forebay-job-"
@@ -50,9 +49,6 @@ SWEEP_ENTRIES_MAX = 100_000
 
 #: Longest path of a Unix socket on Linux, in bytes.
 SOCKET_PATH_MAX = 107
-
-#: Names of storage options. The agent checks the values.
-OPTIONS = ("endpoint", "access_key", "secret_key", "anonymous", "deadline_seconds")
 
 #: Timeout of the greeting before an agent is replaced: another process may have started a new one.
 AGENT_SECONDS = 1.0
@@ -174,16 +170,6 @@ class Job:
             ensure_node(node, self.namespace_key)
         elif not answers(node):
             warn_without_node(node, "it does not answer")
-
-
-def check_options(options: Mapping[str, object]) -> None:
-    """Raise ``ValueError`` for an unknown storage option, and refuse an endpoint with a secret."""
-    for option in options:
-        if option not in OPTIONS:
-            names = ", ".join(OPTIONS)
-            raise ValueError(f"there is no storage option `{option}`; the options are {names}")
-    if isinstance(endpoint := options.get("endpoint"), str):
-        check_url(endpoint)
 
 
 def new_job(

@@ -18,6 +18,12 @@ pub struct OriginAccess {
     /// Use this server instead of the cloud's own, such as `http://127.0.0.1:9000`.
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
+    /// Use this S3 region [default: that of the environment or the profile].
+    #[arg(long, value_name = "REGION")]
+    pub region: Option<String>,
+    /// Use the credentials of this AWS profile instead of those in the environment.
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
     /// Send no credentials, for public data.
     #[arg(long)]
     pub anonymous: bool,
@@ -37,6 +43,8 @@ impl OriginAccess {
             endpoint: self.endpoint.clone(),
             anonymous: self.anonymous,
             credentials: None,
+            region: self.region.clone(),
+            profile: self.profile.clone(),
             deadline: self.deadline,
             requests_max: self.requests.into(),
         }

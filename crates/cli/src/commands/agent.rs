@@ -64,7 +64,8 @@ pub struct Args {
     memory: ByteSize,
     /// Read origin options from standard input, as one JSON object.
     ///
-    /// Keys: `endpoint`, `access_key`, `secret_key`, `anonymous`, `deadline_seconds`.
+    /// Keys: `endpoint`, `region`, `profile`, `access_key`, `secret_key`, `session_token`,
+    /// `anonymous`, `deadline_seconds`.
     #[arg(long)]
     options_from_stdin: bool,
     #[command(flatten)]
@@ -148,7 +149,7 @@ fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
     // The text holds secrets, so no message quotes it.
     let given: BTreeMap<String, serde_json::Value> = serde_json::from_str(&text)
         .map_err(|_| anyhow::anyhow!("the options are not a JSON object"))?;
-    let mut keys = (None, None);
+    let (mut keys, mut session_token) = ((None, None), None);
     for (name, value) in given {
         let text = || {
             let text = value.as_str().map(str::to_owned);
@@ -156,6 +157,9 @@ fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
         };
         match name.as_str() {
             "endpoint" => options.endpoint = Some(text()?),
+            "region" => options.region = Some(text()?),
+            "profile" => options.profile = Some(text()?),
+            "session_token" => session_token = Some(text()?),
             "access_key" => keys.0 = Some(text()?),
             "secret_key" => keys.1 = Some(text()?),
             "anonymous" => {
@@ -168,15 +172,20 @@ fn read_options(options: &mut forebay_origin::Options) -> anyhow::Result<()> {
                     seconds.context("the option `deadline_seconds` must be a number of seconds")?;
             }
             _ => bail!(
-                "there is no option `{}`; use endpoint, access_key, secret_key, anonymous or \
-                 deadline_seconds",
+                "there is no option `{}`; use endpoint, region, profile, access_key, secret_key, \
+                 session_token, anonymous or deadline_seconds",
                 name.escape_debug()
             ),
         }
     }
     options.credentials = match keys {
         (Some(access_key), Some(secret_key)) => {
-            Some(forebay_origin::Credentials { access_key, secret_key })
+            Some(forebay_origin::Credentials { access_key, secret_key, session_token })
+        }
+        (None, None) if session_token.is_some() => {
+            bail!(
+                "the option `session_token` belongs to a key pair; give access_key and secret_key"
+            )
         }
         (None, None) => None,
         _ => bail!("the options `access_key` and `secret_key` go together; give both or neither"),

@@ -128,7 +128,7 @@ pub fn to_text(nodes: &[NodeStatus]) -> String {
             node.endpoint.clone(),
             node.weight.to_string(),
             node.zone.clone().unwrap_or_else(|| "-".to_owned()),
-            if_answered(ByteSize(value("resident_bytes")).to_string()),
+            if_answered(ByteSize(value("resident_bytes")).rounded()),
             if_answered(format!("{hits} of {reads}")),
             state,
         ]

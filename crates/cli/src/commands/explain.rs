@@ -1,7 +1,5 @@
 //! `forebay explain` and `forebay evict`: the state of a dataset on a node, and its removal.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context as _, ensure};
 use forebay_client::{Client, Handle};
 use forebay_core::{
@@ -14,20 +12,25 @@ use forebay_core::{
 use forebay_digest::DigestFile;
 
 use crate::{
-    args::node::{self, NodeArg},
+    args::{
+        digest::DigestArg,
+        node::{self, NodeArg},
+    },
     output::{self, Format, Verdict},
 };
 
 pub const EXAMPLES: &str = "\
 Examples:
   forebay explain train.digest
+  forebay explain s3://bucket/train
   forebay explain train.digest --format json | jq .why";
 
 /// A dataset and a node.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The digest of the dataset.
-    digest: PathBuf,
+    /// The digest of the dataset, or the URL of a dataset that was read before.
+    #[arg(value_name = "DIGEST")]
+    digest: DigestArg,
     #[command(flatten)]
     node: NodeArg,
     /// Print the result in this format.
@@ -137,7 +140,7 @@ pub fn evict(args: &Args) -> anyhow::Result<Verdict> {
     let dataset = file.digest.summary().dataset.to_string();
     match args.format {
         Format::Json => output::json(&Evicted { dataset, bytes })?,
-        Format::Text => output::data(&format!("{} evicted\n", ByteSize(bytes)))?,
+        Format::Text => output::data(&format!("{} evicted\n", ByteSize(bytes).rounded()))?,
     }
     Ok(Verdict::Yes)
 }
@@ -154,7 +157,7 @@ fn evict_everywhere(own: &RingMembership, file: &DigestFile) -> anyhow::Result<u
     ensure!(
         failed.is_empty(),
         "{} evicted, but some may be left on {}; evict the dataset again when they are reachable",
-        ByteSize(bytes),
+        ByteSize(bytes).rounded(),
         failed.join(", ")
     );
     Ok(bytes)
@@ -166,8 +169,8 @@ fn evict_from(endpoint: &Endpoint, file: &DigestFile) -> anyhow::Result<u64> {
     Ok(client.evict(handle)?)
 }
 
-fn open(digest: &Path, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Handle)> {
-    let file = forebay_digest::open(digest)?;
+fn open(digest: &DigestArg, node: &NodeArg) -> anyhow::Result<(DigestFile, Client, Handle)> {
+    let file = digest.open()?;
     let mut client = node.connect()?;
     let handle = client.open(&file.digest).context("cannot open the dataset on the node")?;
     Ok((file, client, handle))
@@ -216,8 +219,8 @@ fn row(job: &JobExplanation) -> Vec<String> {
         job.name.clone(),
         job.gpus.to_string(),
         if job.is_cached { "yes" } else { "no, no benefit" }.to_owned(),
-        ByteSize(job.unread_bytes).to_string(),
-        format!("{}/s", ByteSize(job.bytes_per_second)),
+        ByteSize(job.unread_bytes).rounded(),
+        format!("{}/s", ByteSize(job.bytes_per_second).rounded()),
         time(job.hit_s),
         time(job.rotating_s),
         time(job.miss_s),

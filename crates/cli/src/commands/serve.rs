@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     logging,
+    node_facts::NodeFacts,
     output::{self, Verdict},
     signals,
 };
@@ -134,6 +135,18 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         "resident_bytes": gauges.resident_bytes,
         "metrics": server.metrics_address(),
     });
+    let facts = NodeFacts {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: i32::try_from(std::process::id()).context("the process id is out of range")?,
+        name: config.name.as_ref().map(ToString::to_string),
+        socket: std::path::absolute(&config.socket)?,
+        directory: std::path::absolute(&config.directory)?,
+        config: args.config.as_ref().map(std::path::absolute).transpose()?,
+    };
+    // Only `forebay status` reads them.
+    if let Err(error) = facts.write() {
+        tracing::warn!(error = output::one_line(&error), "node facts not written");
+    }
     output::data(&format!("{ready}\n"))?;
     tracing::info!(
         socket = %config.socket.display(),

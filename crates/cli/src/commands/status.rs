@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use forebay_auth::Credentials;
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, Endpoint};
 use serde::Serialize;
 
 use crate::{
     args::node::NodeArg,
     commands::cluster_status::{self, NodeStatus},
+    node_facts::NodeFacts,
     output::{self, Format, Verdict},
 };
 
-/// Show the counters of a node, and the state of the other nodes of its cluster.
+/// Show a node's process and counters, and the state of the other nodes of its cluster.
 ///
 /// With `--format json`, all counters are shown; docs/reference/metrics.md describes them.
 #[derive(Debug, clap::Args)]
@@ -31,9 +32,12 @@ Examples:
   forebay status --node tls://a.example:7070
   forebay status --format json | jq .hits";
 
-/// The counters of one node, and the state of every node of its cluster.
+/// The counters of one node, its process, and the state of every node of its cluster.
 #[derive(Debug, Serialize)]
 struct Status {
+    /// Absent if it is not this user's node of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<NodeFacts>,
     #[serde(flatten)]
     counters: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -42,16 +46,22 @@ struct Status {
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut client = args.node.connect()?;
+    let sockets = args.node.contacts();
+    let node = sockets.endpoints().iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix(socket) => NodeFacts::read(socket),
+        _ => None,
+    });
     let counters = client.stats()?.into_iter().collect();
     let nodes = match client.ring()? {
         Some(own) => cluster_status::query(&own, &Credentials::from_environment()?),
         None => Vec::new(),
     };
-    let status = Status { counters, nodes };
+    let status = Status { node, counters, nodes };
     match args.format {
         Format::Json => output::json(&status)?,
         Format::Text => {
-            let mut text = counters_to_text(&status.counters);
+            let mut text = status.node.as_ref().map(facts_to_text).unwrap_or_default();
+            text += &counters_to_text(&status.counters);
             if !status.nodes.is_empty() {
                 text = format!("{text}\n{}", cluster_status::to_text(&status.nodes));
             }
@@ -61,9 +71,20 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Yes)
 }
 
+fn facts_to_text(facts: &NodeFacts) -> String {
+    let name = facts.name.as_ref().map_or(String::new(), |name| format!(" `{name}`"));
+    let mut text = format!("node      forebay {}{name}, process {}\n", facts.version, facts.pid);
+    text += &format!("socket    {}\n", facts.socket.display());
+    text += &format!("directory {}\n", facts.directory.display());
+    if let Some(config) = &facts.config {
+        text += &format!("config    {}\n", config.display());
+    }
+    text
+}
+
 fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
     let value = |name: &str| counters.get(name).copied().unwrap_or(0);
-    let size = |name: &str| ByteSize(value(name)).to_string();
+    let size = |name: &str| ByteSize(value(name)).rounded();
     let reads = value("hits") + value("misses") + value("wait_timeouts");
     let share = match reads {
         0 => "-".to_owned(),
@@ -77,6 +98,15 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
                 size("resident_bytes"),
                 size("capacity_bytes"),
                 output::count(value("resident_blobs"), "blob")
+            ),
+        ),
+        (
+            "memory",
+            format!(
+                "at most {}; {} of {} cached",
+                size("memory_max_bytes"),
+                size("memory_bytes"),
+                size("memory_capacity_bytes")
             ),
         ),
         (

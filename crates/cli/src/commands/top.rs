@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Write as _,
     io::{IsTerminal as _, stdout},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -14,9 +13,9 @@ use forebay_core::{ByteSize, units::parse_duration, util::printable::printable_l
 use forebay_digest::{Digest, DigestFile};
 
 use crate::{
-    args::node::NodeArg,
+    args::{digest::DigestArg, node::NodeArg},
     commands::explain,
-    output::{self, Verdict},
+    output::{self, Format, Verdict},
     signals,
 };
 
@@ -35,9 +34,9 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(300);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Also show these datasets, on the screen of a terminal only.
+    /// Also show these datasets, on the screen of a terminal only: digests, or URLs.
     #[arg(value_name = "DIGEST")]
-    digests: Vec<PathBuf>,
+    digests: Vec<DigestArg>,
     #[command(flatten)]
     node: NodeArg,
     /// Update at this interval: 1s to 60min.
@@ -46,13 +45,18 @@ pub struct Args {
     /// Stop after this number of intervals [default: until Ctrl-C].
     #[arg(long, value_name = "N")]
     times: Option<u64>,
+    /// Print the intervals in this format. JSON is one object per line, also in a terminal.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   forebay top
   forebay top train.digest
-  forebay top --every 5s --times 12 >> node.log";
+  forebay top s3://bucket/train
+  forebay top --every 5s --times 12 >> node.log
+  forebay top --format json --times 1 | jq .hit_bytes_per_second";
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text)?;
@@ -72,7 +76,8 @@ struct ShownDataset {
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let stop = signals::stop_requested()?;
     let (mut client, shown) = tokio::task::block_in_place(|| connect(&args))?;
-    let screen = stdout().is_terminal().then(Screen::begin).transpose()?;
+    let has_screen = stdout().is_terminal() && args.format == Format::Text;
+    let screen = has_screen.then(Screen::begin).transpose()?;
     let mut stop = std::pin::pin!(stop);
     let (mut last, mut at) = (query(&mut client)?, Instant::now());
     let mut graph = VecDeque::new();
@@ -99,6 +104,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
                 text += &tokio::task::block_in_place(|| dataset(&mut client, shown))?;
             }
             Screen::draw(&text)?;
+        } else if args.format == Format::Json {
+            output::data(&format!("{}\n", serde_json::to_string(&interval.sample())?))?;
         } else {
             output::data(&interval.line(number == 0))?;
         }
@@ -110,10 +117,10 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
 fn connect(args: &Args) -> anyhow::Result<(Client, Vec<ShownDataset>)> {
     let mut client = args.node.connect()?;
     let mut shown = Vec::new();
-    for path in &args.digests {
-        let file = forebay_digest::open(path)?;
+    for named in &args.digests {
+        let file = named.open()?;
         let handle = client.open(&file.digest).context("cannot open the dataset on the node")?;
-        shown.push(ShownDataset { name: path.display().to_string(), file, handle });
+        shown.push(ShownDataset { name: named.to_string(), file, handle });
     }
     Ok((client, shown))
 }
@@ -144,6 +151,26 @@ impl Drop for Screen {
     }
 }
 
+/// One interval in JSON. Rates are per second; loaded and evicted chunks are of the interval.
+#[derive(Debug, serde::Serialize)]
+struct Sample {
+    seconds: f64,
+    hits_per_second: f64,
+    hit_bytes_per_second: f64,
+    memory_hits_per_second: f64,
+    /// Absent without reads.
+    hit_share: Option<f64>,
+    puts_per_second: f64,
+    put_bytes_per_second: f64,
+    claims_held: u64,
+    resident_bytes: u64,
+    capacity_bytes: u64,
+    chunks_loaded: u64,
+    chunks_evicted: u64,
+    connections_open: u64,
+    jobs: u64,
+}
+
 /// Two samples of the counters, and the time between them.
 struct Interval<'a> {
     last: &'a Counters,
@@ -160,19 +187,45 @@ impl Interval<'_> {
         self.value(name).saturating_sub(self.last.get(name).copied().unwrap_or(0))
     }
 
-    /// Increase per second.
+    fn per_second(&self, name: &str) -> f64 {
+        self.increase(name) as f64 / self.passed.as_secs_f64()
+    }
+
+    /// Increase per second, as text.
     fn rate(&self, name: &str) -> String {
-        format!("{:.0}", self.increase(name) as f64 / self.passed.as_secs_f64())
+        format!("{:.0}", self.per_second(name))
+    }
+
+    /// The interval as numbers.
+    fn sample(&self) -> Sample {
+        let reads =
+            self.increase("hits") + self.increase("misses") + self.increase("wait_timeouts");
+        Sample {
+            seconds: self.passed.as_secs_f64(),
+            hits_per_second: self.per_second("hits"),
+            hit_bytes_per_second: self.per_second("hit_bytes"),
+            memory_hits_per_second: self.per_second("memory_hits"),
+            hit_share: (reads > 0).then(|| self.increase("hits") as f64 / reads as f64),
+            puts_per_second: self.per_second("puts"),
+            put_bytes_per_second: self.per_second("put_bytes"),
+            claims_held: self.value("claims_held"),
+            resident_bytes: self.value("resident_bytes"),
+            capacity_bytes: self.value("capacity_bytes"),
+            chunks_loaded: self.increase("chunks_loaded"),
+            chunks_evicted: self.increase("chunks_evicted"),
+            connections_open: self.value("connections_open"),
+            jobs: self.value("jobs"),
+        }
     }
 
     /// Increase in bytes per second.
     fn bytes(&self, name: &str) -> String {
         let millis = u64::try_from(self.passed.as_millis()).unwrap_or(u64::MAX).max(1);
-        format!("{}/s", ByteSize(self.increase(name).saturating_mul(1000) / millis))
+        format!("{}/s", ByteSize(self.increase(name).saturating_mul(1000) / millis).rounded())
     }
 
-    fn size(&self, name: &str) -> ByteSize {
-        ByteSize(self.value(name))
+    fn size(&self, name: &str) -> String {
+        ByteSize(self.value(name)).rounded()
     }
 
     /// Shares of reads that were hits: in the interval, and since the start of the node.
@@ -200,12 +253,13 @@ impl Interval<'_> {
             &format!(
                 "{} {} of {}",
                 bar(resident, capacity),
-                ByteSize(resident),
-                ByteSize(capacity)
+                ByteSize(resident).rounded(),
+                ByteSize(capacity).rounded()
             ),
         );
         let (memory, limit) = (self.value("memory_bytes"), self.value("memory_capacity_bytes"));
-        let used = format!("{} {} of {}", bar(memory, limit), ByteSize(memory), ByteSize(limit));
+        let sizes = [memory, limit].map(|bytes| ByteSize(bytes).rounded());
+        let used = format!("{} {} of {}", bar(memory, limit), sizes[0], sizes[1]);
         row("memory", &used);
         row("", "");
         row("hits", &format!("{now:>7} now, {total} since the start"));
@@ -233,9 +287,9 @@ impl Interval<'_> {
             "saved",
             &format!(
                 "{} served to jobs, {} fetched from the origin: {} less",
-                ByteSize(hit),
-                ByteSize(put),
-                ByteSize(hit.saturating_sub(put))
+                ByteSize(hit).rounded(),
+                ByteSize(put).rounded(),
+                ByteSize(hit.saturating_sub(put)).rounded()
             ),
         );
         row("", "");
@@ -293,7 +347,7 @@ impl Interval<'_> {
             ("PUTS/s", self.rate("puts")),
             ("PUT BYTES", self.bytes("put_bytes")),
             ("CLAIMS", self.value("claims_held").to_string()),
-            ("RESIDENT", self.size("resident_bytes").to_string()),
+            ("RESIDENT", self.size("resident_bytes")),
             ("CHUNKS +", self.increase("chunks_loaded").to_string()),
             ("-", self.increase("chunks_evicted").to_string()),
             ("CONNECTED", self.value("connections_open").to_string()),
@@ -371,6 +425,9 @@ mod tests {
         assert!(screen.contains("75.0% now, 78.4% since"), "{screen}");
         let restarted = Interval { last: &now, now: &last, passed: Duration::from_secs(1) };
         assert!(restarted.line(false).contains(" 0 "), "counters begin at 0 after a restart");
+        let sample = interval.sample();
+        assert!((sample.hits_per_second - 150.0).abs() < 1e-9, "{sample:?}");
+        assert!((sample.hit_share.unwrap() - 0.75).abs() < 1e-9, "{sample:?}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use crate::{
     args::{
+        digest::DigestArg,
         node::NodeArg,
         origin::{self, OriginAccess},
     },
@@ -42,9 +43,9 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The digest of the dataset.
+    /// The digest of the dataset, or the URL of a dataset that was read before.
     #[arg(value_name = "DIGEST")]
-    digest: PathBuf,
+    digest: DigestArg,
     #[command(flatten)]
     node: NodeArg,
     /// Load only the first N chunks [default: all]. Each chunk is a random share of the dataset.
@@ -70,6 +71,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   forebay warm train.digest
+  forebay warm s3://bucket/train                      a URL that a job has read before
   forebay warm train.digest --chunks 3                a part of a dataset that does not fit
   forebay warm train.digest --parallel 128 --format json";
 
@@ -136,9 +138,10 @@ impl From<&IncompleteShare> for IncompleteNode {
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let stop = signals::stop_requested()?;
-    let file = forebay_digest::open(&args.digest)?;
+    let path = args.digest.path()?;
+    let file = forebay_digest::open(&path)?;
     let digest = file.digest.clone();
-    let namespace = origin::namespace_of(&args.digest, &digest, args.namespace_key.as_ref())?;
+    let namespace = origin::namespace_of(&path, &digest, args.namespace_key.as_ref())?;
     let chunks = digest.chunking().chunks();
     if let Some(wanted) = args.chunks.filter(|wanted| *wanted > chunks) {
         bail!("--chunks {wanted}: the dataset has {}", output::count(chunks.into(), "chunk"));
@@ -155,8 +158,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         output::note(&format!(
             "{} are missing, and the node has {} free at most; what does not fit is not fetched; \
              raise its `capacity`, or load less (--chunks)",
-            ByteSize(needed),
-            ByteSize(before.free_bytes)
+            ByteSize(needed).rounded(),
+            ByteSize(before.free_bytes).rounded()
         ));
     }
     let url = args.origin.as_ref().unwrap_or(&digest.summary().origin);
@@ -185,8 +188,13 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let WarmResult { progress: warmed, incomplete: behind, error: ended } = result;
     bar.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let progress =
-        || format!("{} of {} were fetched", ByteSize(warmed.fetched_bytes), ByteSize(needed));
+    let progress = || {
+        format!(
+            "{} of {} were fetched",
+            ByteSize(warmed.fetched_bytes).rounded(),
+            ByteSize(needed).rounded()
+        )
+    };
     match ended {
         Some(WarmError::Interrupted) => {
             let note = "interrupted; fetched blobs stay, and the same command continues from there";
@@ -316,9 +324,9 @@ impl Nodes {
 }
 
 fn to_text(report: &WarmReport) -> String {
-    let size = |bytes: u64| ByteSize(bytes).to_string();
+    let size = |bytes: u64| ByteSize(bytes).rounded();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate in bytes")]
-    let rate = ByteSize(report.bytes_per_second as u64);
+    let rate = ByteSize(report.bytes_per_second as u64).rounded();
     let mut text = format!(
         "{} of {} are resident ({} of {})\n{} fetched in {:.1} s ({rate}/s)\n",
         size(report.resident_bytes),

@@ -7,6 +7,7 @@ mod build_failures;
 mod build_fill;
 mod build_from;
 mod build_resume;
+mod by_url;
 mod claims;
 mod cluster;
 mod columns;

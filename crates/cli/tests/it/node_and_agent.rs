@@ -335,7 +335,7 @@ fn status_prints_text() {
     let _node = setup.node(&["--capacity", "9MB"]);
     let socket = setup.node_socket();
     let ran = setup.sandbox.forebay(["status", "--socket", socket.to_str().unwrap()]).succeeds();
-    assert!(ran.stdout.contains("resident  0 B of 7 MiB in 0 blobs"), "{ran:?}");
+    assert!(ran.stdout.contains("resident  0 B of 7.34 MB in 0 blobs"), "{ran:?}");
     assert!(Client::connect(&socket, "x", Duration::from_secs(5)).is_ok());
 }
 

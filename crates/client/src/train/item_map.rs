@@ -1,4 +1,7 @@
 //! The item map of a dataset: the blob and the half-chunk of every item. Made once for all epochs.
+//!
+//! A map may be of a part of a dataset, or of an epoch in which items occur several times. It then
+//! has *entries*, which the sampler draws exactly once each; an entry stands for an item.
 
 use std::sync::Arc;
 
@@ -6,7 +9,7 @@ use forebay_core::{
     ByteSize, HalfChunk, ItemOrdinal,
     train::{
         job::HalfChunkSize,
-        sampler::{HalfChunkMap, HalfChunkMapError},
+        sampler::{HalfChunkMap, HalfChunkMapError, SelectionError, weighted_counts},
     },
 };
 use forebay_digest::{Digest, DigestError};
@@ -16,9 +19,21 @@ use forebay_digest::{Digest, DigestError};
 pub struct ItemMap {
     half_chunks: HalfChunkMap,
     digest: Digest,
+    /// Of each entry.
     locations: Arc<[Location]>,
-    /// Of each half-chunk.
+    /// Of each half-chunk of the whole dataset.
     sizes: Vec<HalfChunkSize>,
+    /// What the entries stand for; `None` if they are the items of the whole dataset.
+    entries: Option<Entries>,
+}
+
+/// What the entries of a map stand for.
+#[derive(Debug, Clone)]
+struct Entries {
+    /// The item of each entry in the digest.
+    items: Arc<[u32]>,
+    /// The number of each entry's item for the loader; `None` if it is that of the entry.
+    indices: Option<Arc<[u32]>>,
 }
 
 /// Where an item is.
@@ -38,6 +53,17 @@ pub enum ItemMapError {
     /// The dataset is too large.
     #[error(transparent)]
     HalfChunks(#[from] HalfChunkMapError),
+    /// The part or the weights are invalid.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// A part has an item that the dataset does not have.
+    #[error("there is no item {item}; the dataset has {items}")]
+    NoSuchItem {
+        /// The item.
+        item: u32,
+        /// Items of the dataset.
+        items: usize,
+    },
 }
 
 impl ItemMap {
@@ -57,14 +83,65 @@ impl ItemMap {
         let count = u32::try_from(sizes.len()).expect("at most twice the chunks");
         let of_items = locations.iter().map(|location| location.half_chunk);
         let half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
-        Ok(Self { half_chunks, digest: digest.clone(), locations: locations.into(), sizes })
+        let locations = locations.into();
+        Ok(Self { half_chunks, digest: digest.clone(), locations, sizes, entries: None })
+    }
+
+    /// A part of this map: entry `i` is item `items[i]`, which may occur several times.
+    pub fn part(&self, items: &[u32]) -> Result<Self, ItemMapError> {
+        let count = self.locations.len();
+        if let Some(item) = items.iter().find(|item| **item as usize >= count) {
+            return Err(ItemMapError::NoSuchItem { item: *item, items: count });
+        }
+        self.of_entries(items, None)
+    }
+
+    /// The map of an epoch in which items occur by weight, as often as there are items.
+    pub fn weighted(&self, weights: &[f64], seed: u64, epoch: u64) -> Result<Self, ItemMapError> {
+        let items = self.half_chunks.items();
+        if weights.len() as u64 != items {
+            return Err(SelectionError::Weights { given: weights.len(), items }.into());
+        }
+        let draws = u32::try_from(items).expect("items are 32 bits wide");
+        let counts = weighted_counts(weights, draws, seed, epoch)?;
+        let occurrences = (0_u32..).zip(counts);
+        let entries: Arc<[u32]> = occurrences
+            .flat_map(|(item, count)| std::iter::repeat_n(item, count as usize))
+            .collect();
+        self.of_entries(&entries, Some(Arc::clone(&entries)))
+    }
+
+    /// A map whose entries are these entries of this map.
+    fn of_entries(
+        &self,
+        entries: &[u32],
+        indices: Option<Arc<[u32]>>,
+    ) -> Result<Self, ItemMapError> {
+        let locations: Arc<[Location]> =
+            entries.iter().map(|entry| self.locations[*entry as usize]).collect();
+        let of_entries = locations.iter().map(|location| location.half_chunk);
+        let (dataset, count) = (self.half_chunks.dataset(), self.half_chunks.half_chunks());
+        let items: Arc<[u32]> = entries.iter().map(|entry| self.item_of(*entry)).collect();
+        let half_chunks = HalfChunkMap::new(dataset, count, of_entries)?.of_part(&items);
+        let (digest, sizes) = (self.digest.clone(), self.sizes.clone());
+        Ok(Self {
+            half_chunks,
+            digest,
+            locations,
+            sizes,
+            entries: Some(Entries { items, indices }),
+        })
     }
 
     /// The same dataset with the length of each item, for batches of like length.
     pub fn with_lengths(&self, lengths: &[f64]) -> Result<Self, HalfChunkMapError> {
-        let half_chunks = self.half_chunks.clone().with_lengths(lengths)?;
+        let mut half_chunks = self.half_chunks.clone().with_lengths(lengths)?;
+        if let Some(Entries { items, .. }) = &self.entries {
+            half_chunks = half_chunks.of_part(items);
+        }
         let (digest, locations) = (self.digest.clone(), Arc::clone(&self.locations));
-        Ok(Self { half_chunks, digest, locations, sizes: self.sizes.clone() })
+        let (sizes, entries) = (self.sizes.clone(), self.entries.clone());
+        Ok(Self { half_chunks, digest, locations, sizes, entries })
     }
 
     /// The part that samplers need.
@@ -85,6 +162,13 @@ impl ItemMap {
         if total > 0.0 { these.map(bytes).sum::<f64>() / total } else { 0.0 }
     }
 
+    /// The numbers of these entries' items for the loader.
+    pub fn indices(&self, entries: Vec<ItemOrdinal>) -> Vec<ItemOrdinal> {
+        let Some(Entries { indices: Some(indices), .. }) = &self.entries else { return entries };
+        let index = |entry: ItemOrdinal| ItemOrdinal::new(indices[position(entry)].into());
+        entries.into_iter().map(index).collect()
+    }
+
     /// Whether an item's blob was resident according to `presence`: a bit for each blob, lowest
     /// first, or nothing at all.
     pub fn residents(&self, presence: &[u8]) -> impl Fn(ItemOrdinal) -> bool {
@@ -101,11 +185,24 @@ impl ItemMap {
 
     /// Length of these items together, in bytes.
     pub fn bytes_of(&self, items: &[ItemOrdinal]) -> u64 {
-        let length = |item: &ItemOrdinal| self.digest.item(*item).map_or(0, |place| place.length);
+        let item = |entry: &ItemOrdinal| match &self.entries {
+            Some(Entries { items, .. }) => ItemOrdinal::new(items[position(*entry)].into()),
+            None => *entry,
+        };
+        let length = |entry| self.digest.item(item(entry)).map_or(0, |place| place.length);
         items.iter().map(length).sum()
     }
 
-    fn location(&self, item: ItemOrdinal) -> Location {
-        self.locations[usize::try_from(item.0).expect("an item of the dataset")]
+    /// The item of an entry in the digest.
+    fn item_of(&self, entry: u32) -> u32 {
+        self.entries.as_ref().map_or(entry, |entries| entries.items[entry as usize])
     }
+
+    fn location(&self, entry: ItemOrdinal) -> Location {
+        self.locations[position(entry)]
+    }
+}
+
+fn position(entry: ItemOrdinal) -> usize {
+    usize::try_from(entry.0).expect("an entry of the map")
 }

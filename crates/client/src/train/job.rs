@@ -191,7 +191,8 @@ impl Job {
             None => None,
         };
         let missing = batch.of(ItemSource::Claimed).chain(batch.of(ItemSource::Uncached)).collect();
-        let next = NextBatch { items: batch.items().to_vec(), missing, is_probe };
+        let all = items.indices(batch.items().to_vec());
+        let next = NextBatch { items: all, missing: items.indices(missing), is_probe };
         self.probes += u64::from(is_probe);
         self.drawn.push_back(Drawn { batch, mode });
         Some(next)
@@ -255,7 +256,7 @@ impl Job {
     /// Items that come within the next `count` and were not returned before, for the agent to
     /// prefetch. Batches only reorder what is near, so each item is returned once.
     pub fn upcoming(&mut self, count: usize) -> Vec<ItemOrdinal> {
-        self.sampler.upcoming(count)
+        self.items.indices(self.sampler.upcoming(count))
     }
 
     /// At most `count` items of loading half-chunks that this rank has yet to draw and that are not
@@ -267,7 +268,7 @@ impl Job {
         let resident = self.items.residents(presence);
         let loading = reporter.loading().iter();
         let missing = loading.flat_map(|half_chunk| self.sampler.missing(*half_chunk, &resident));
-        missing.take(count).collect()
+        self.items.indices(missing.take(count).collect())
     }
 
     /// State for a checkpoint. Only what was yielded counts.

@@ -68,6 +68,7 @@ pub fn options(endpoint: &str) -> Options {
         credentials: Some(Credentials {
             access_key: ACCESS_KEY.to_owned(),
             secret_key: SECRET_KEY.to_owned(),
+            session_token: None,
         }),
         ..Options::default()
     }

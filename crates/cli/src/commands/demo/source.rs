@@ -117,8 +117,11 @@ impl SourceArgs {
     fn serve(&self, root: &Path, shown: String) -> anyhow::Result<Source> {
         // The built-in origin accepts writes, and the files may be the user's own, so its secret
         // key is random.
-        let credentials =
-            Credentials { access_key: ACCESS_KEY.to_owned(), secret_key: dev::secret()? };
+        let credentials = Credentials {
+            access_key: ACCESS_KEY.to_owned(),
+            secret_key: dev::secret()?,
+            session_token: None,
+        };
         let (bandwidth, latency) =
             (self.bandwidth.unwrap_or(BANDWIDTH), self.latency.unwrap_or(LATENCY));
         let fail_rate = self.fail_rate.unwrap_or(FAIL_RATE);

@@ -1,6 +1,6 @@
 //! `forebay digest show`: the summary and the first items of a digest.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use arrow_array::{
@@ -10,18 +10,23 @@ use forebay_core::ByteSize;
 use forebay_digest::{BlobView, Digest, Layout, Summary};
 use serde::Serialize;
 
-use crate::output::{self, Format, Verdict};
+use crate::{
+    args::digest::DigestArg,
+    output::{self, Format, Verdict},
+};
 
 pub const EXAMPLES: &str = "\
 Examples:
   forebay digest show train.digest
+  forebay digest show s3://bucket/train
   forebay digest show train.digest --items 20 --format json | jq .first_items";
 
 /// What to show.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The digest.
-    file: PathBuf,
+    /// The digest, or the URL of a dataset that was read before.
+    #[arg(value_name = "DIGEST")]
+    file: DigestArg,
     /// Show this number of items.
     #[arg(long, value_name = "N", default_value_t = 5)]
     items: u64,
@@ -66,7 +71,7 @@ struct Item {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let file = forebay_digest::open(&args.file)?;
+    let file = args.file.open()?;
     let shown = inspect(&file.digest, args.items)?;
     match args.format {
         Format::Json => output::json(&shown)?,
@@ -207,7 +212,12 @@ fn describe(shown: &Shown) -> String {
     let Summary { dataset, namespace, origin, layout, chunking, items, blobs, bytes } =
         &shown.summary;
     let lengths = |l: &Lengths| {
-        format!("{} to {}, mean {}", ByteSize(l.min), ByteSize(l.max), ByteSize(l.mean))
+        format!(
+            "{} to {}, mean {}",
+            ByteSize(l.min).rounded(),
+            ByteSize(l.max).rounded(),
+            ByteSize(l.mean).rounded()
+        )
     };
     let columns: Vec<_> = shown
         .columns
@@ -222,7 +232,7 @@ fn describe(shown: &Shown) -> String {
         layout_name(layout),
         lengths(&shown.item_length),
         lengths(&shown.blob_length),
-        ByteSize(*bytes),
+        ByteSize(*bytes).rounded(),
         match shown.trees {
             0 => "none".to_owned(),
             trees => format!("{} with a hash tree", output::count(trees, "blob")),
@@ -239,7 +249,7 @@ fn describe(shown: &Shown) -> String {
             .map(|item| {
                 let mut row = vec![
                     item.name.escape_debug().to_string(),
-                    ByteSize(item.length).to_string(),
+                    ByteSize(item.length).rounded(),
                     item.blob[..12].to_owned(),
                     item.offset.to_string(),
                 ];

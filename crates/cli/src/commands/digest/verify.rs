@@ -278,7 +278,7 @@ fn describe(report: &VerifyReport, file_only: bool, listing: bool) -> String {
             text,
             "{} blobs read, {} in {:.1} s, {}/s",
             report.blobs_checked,
-            ByteSize(report.bytes_checked),
+            ByteSize(report.bytes_checked).rounded(),
             report.seconds,
             rate(report.bytes_checked, report.seconds),
         );

@@ -221,7 +221,9 @@ impl JobReporter {
             *reported = left;
             if has_changed {
                 let left = u128::from(bytes.0) * u128::from(left) / u128::from(items.max(1));
-                let bytes = ByteSize(u64::try_from(left).unwrap_or(bytes.0));
+                // An epoch may read some items twice.
+                let left = u64::try_from(left).unwrap_or(bytes.0).min(bytes.0);
+                let bytes = ByteSize(left);
                 unread.push(HalfChunkBytes { half_chunk, bytes });
             }
         }

@@ -118,6 +118,14 @@ impl HalfChunkMap {
         Self::new(dataset, 1, (0..items).map(|_| HalfChunk(0)))
     }
 
+    /// The map of a part of a dataset: `items` says which item each one here is. Maps of different
+    /// parts are different maps, and neither continues the other's epochs.
+    #[must_use]
+    pub fn of_part(self, items: &[u32]) -> Self {
+        let words = [self.fingerprint as u32, (self.fingerprint >> 32) as u32];
+        Self { fingerprint: fingerprint(&[&words, items]), ..self }
+    }
+
     /// Adds the stripe unit of each item, counted through the whole dataset so that neighbours have
     /// neighbouring numbers: for batches of like length.
     #[must_use]
@@ -268,9 +276,12 @@ mod tests {
             one.clone().with_units(|_| 0),
             one.clone().with_units(|item| u32::from(item.0 == 1)),
             one.clone().with_lengths(&[1.0, 3.0, 2.0]).unwrap(),
+            one.clone().of_part(&[4, 5, 6]),
+            one.clone().of_part(&[4, 5, 7]),
         ];
         assert_eq!(one.fingerprint(), map(3, &[0, 1, 2]).unwrap().fingerprint());
         assert!(others.iter().all(|other| other.fingerprint() != one.fingerprint()));
         assert_ne!(others[2].fingerprint(), others[3].fingerprint());
+        assert_ne!(others[5].fingerprint(), others[6].fingerprint());
     }
 }

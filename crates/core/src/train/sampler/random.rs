@@ -14,6 +14,12 @@ pub(super) enum Purpose {
     Batch = 2,
     /// The order of a half-chunk's runs of like length.
     Runs = 3,
+    /// The parts of a split.
+    Split = 4,
+    /// How often items occur in an epoch.
+    Weights = 5,
+    /// The order of an epoch that does not depend on ranks.
+    GlobalOrder = 6,
 }
 
 /// A sequence that is determined by its key.

@@ -267,7 +267,7 @@ fn describe(report: &BuildReport) -> String {
         summary.dataset,
         summary.items,
         count(summary.blobs, "blob"),
-        ByteSize(summary.bytes),
+        ByteSize(summary.bytes).rounded(),
         summary.chunking.chunks(),
     )
 }
