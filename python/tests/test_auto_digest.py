@@ -22,6 +22,33 @@ def digests() -> list[Path]:
     return sorted((Path(os.environ["XDG_CACHE_HOME"]) / "forebay" / "digests").glob("*.digest"))
 
 
+def gets(world: World) -> dict[str, int]:
+    """Reads of each object."""
+    return {name: counts["gets"] for name, counts in world.counters()["objects"].items()}
+
+
+@pytest.mark.parametrize("layout", ["files", "pack"])
+def test_each_object_is_read_once_on_first_use(slow_world: World, layout: str) -> None:
+    """Promise 3 for a new URL: the digest's build and the first epoch share one read."""
+    slow_world.reset_counters()
+    options = slow_world.options
+    dataset = forebay.Dataset("s3://bucket/train", layout=layout, storage_options=options)
+    loader = forebay.DataLoader(dataset, batch_size=16, collate_fn=list)
+    assert sorted(item for batch in loader for item in batch) == sorted(CONTENTS)
+    assert set(gets(slow_world).values()) == {1}
+    assert len(gets(slow_world)) == sum(map(bool, CONTENTS)), "empty objects are not read"
+
+
+def test_a_rebuild_reads_what_has_changed(slow_world: World) -> None:
+    assert list(dataset_of(slow_world)) == CONTENTS
+    name, changed = "00003.bin", b"changed"
+    (slow_world.objects / name).write_bytes(changed)
+    slow_world.reset_counters()
+    again = dataset_of(slow_world, rebuild=True)
+    assert gets(slow_world) == {f"bucket/train/{name}": 1}
+    assert again[3] == changed
+
+
 def test_the_digest_of_a_url_is_built_once(
     world: World, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
