@@ -211,7 +211,8 @@ fn a_store_has_one_thread_and_another_when_it_is_borrowed() {
 /// Promise 4. Runs as root only, which alone can start a process of another user.
 #[test]
 fn a_borrower_of_another_user_is_refused() {
-    const NOBODY: u32 = 65534;
+    // Any user but this process's.
+    const OTHER_USER: u32 = 65534;
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     write(&store, "s", CreateOptions::default());
@@ -220,7 +221,7 @@ fn a_borrower_of_another_user_is_refused() {
     for path in [directory.path().to_owned(), directory.path().join("store.sock")] {
         std::fs::set_permissions(path, open_to_all.clone()).unwrap();
     }
-    let other = Process::start_as(Some(NOBODY), "other user", directory.path());
+    let other = Process::start_as(Some(OTHER_USER), "other user", directory.path());
     let Ok(mut other) = other else { return };
     let said = other.says();
     assert!(said.contains("of another user: run as that user"), "{said}");
