@@ -77,15 +77,17 @@ fn lock() -> MutexGuard<'static, Registry> {
 }
 
 extern "C" fn before() {
-    HELD.set(Some(lock()));
+    let registry = lock();
+    // A thread that is ending may have no local values any more; then the child keeps all.
+    let _ = HELD.try_with(|held| held.set(Some(registry)));
 }
 
 extern "C" fn after() {
-    drop(HELD.take());
+    drop(HELD.try_with(Cell::take));
 }
 
 extern "C" fn in_child() {
-    if let Some(registry) = HELD.take()
+    if let Ok(Some(registry)) = HELD.try_with(Cell::take)
         && let Some(replacement) = &registry.replacement
     {
         for descriptor in &registry.descriptors {

@@ -253,9 +253,11 @@ fn a_forked_child_does_not_keep_the_lock() {
     let (_directory, path) = temporary_path();
     let file = Arc::new(DeviceFile::open(&path, SIZE).unwrap());
     let disk = open_disk(&file, Backend::Auto, &[]).unwrap();
-    // SAFETY: the child calls nothing but `pause`.
+    // SAFETY: the child calls nothing but `alarm` and `pause`.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: ends the child if this test has failed.
+        unsafe { libc::alarm(120) };
         loop {
             // SAFETY: waits for a signal.
             unsafe { libc::pause() };
