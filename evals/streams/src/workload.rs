@@ -28,8 +28,8 @@ pub enum Kind {
 pub enum Workload {
     Linear {
         is_svm: bool,
-        weights: Features,
-        gradient: Features,
+        weights: Box<Features>,
+        gradient: Box<Features>,
         loss: f64,
         rows: u64,
     },
@@ -47,8 +47,8 @@ impl Workload {
         match kind {
             Kind::Logistic | Kind::Svm => Self::Linear {
                 is_svm: kind == Kind::Svm,
-                weights: zero,
-                gradient: zero,
+                weights: Box::new(zero),
+                gradient: Box::new(zero),
                 loss: 0.0,
                 rows: 0,
             },
@@ -106,7 +106,7 @@ impl Workload {
             Self::Linear { is_svm, weights, gradient, loss, rows } => {
                 let count = (*rows).max(1) as f64;
                 let decay = if *is_svm { 1.0 - STEP * REGULARISATION } else { 1.0 };
-                for (weight, sum) in weights.iter_mut().zip(std::mem::take(gradient)) {
+                for (weight, sum) in weights.iter_mut().zip(*std::mem::take(gradient)) {
                     *weight = decay * *weight - STEP * sum / count;
                 }
                 *rows = 0;
