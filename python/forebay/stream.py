@@ -3,8 +3,8 @@
 ``Store`` keeps streams in one file on local flash. ``Writer`` appends tables, arrays or bytes;
 ``Reader`` hands them out again, read ahead into memory that the store took when it was opened.
 Tables travel by Arrow's PyCapsule interface, so pyarrow, Polars, DuckDB and pandas write and read
-them; none of these is needed to import this module. Opening a store starts its threads; importing
-this module starts none.
+them; none of these is needed to import this module. Opening a store starts one thread, and another
+when the first process borrows; importing this module starts none.
 """
 
 from __future__ import annotations

@@ -524,6 +524,40 @@ def test_a_forked_child_borrows_from_its_parent(store: Store) -> None:
     assert len(list(store.open("arrays").arrays())) == 12
 
 
+FORKING_OWNER = """
+import os, sys, time
+import numpy as np
+from forebay.stream import Store
+store = Store(sys.argv[1], "65MiB")
+with store.create("kept", lifetime="kept") as writer:
+    writer.append(np.arange(3))
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_forked_child_keeps_no_store_from_the_next_owner(tmp_path: Path) -> None:
+    """Neither the lock of the device nor the socket stays with the child of a killed owner."""
+    path = tmp_path / "store"
+    command = [sys.executable, "-c", FORKING_OWNER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        owner.kill()
+        owner.wait(DEADLINE)
+        try:
+            os.kill(child, 0)  # it lives
+            store = Store(path)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert store.is_owner
+    assert [info.name for info in store.list()] == ["kept"]
+    store.close()
+
+
 BORROWER = """
 import sys
 import numpy as np

@@ -14,7 +14,9 @@ use std::{
 use forebay_bench_stats::{Row, Target, evaluate, table};
 
 use crate::{
-    Outcome, python,
+    Outcome,
+    environments::WITNESSES,
+    python,
     steps::{Steps, cargo},
 };
 
@@ -70,11 +72,16 @@ pub fn wire(quick: bool, json: bool) -> Outcome {
     show(&micro::run("wire", quick, &options)?, json)
 }
 
-/// Streams, against bare loops, buffered reads and a mapped file.
+/// Streams, against bare loops, and under a memory limit against buffered reads, a mapped file and
+/// pyarrow.
 pub fn stream(quick: bool, json: bool) -> Outcome {
     let mut steps = Steps::default();
     micro::build(&mut steps)?;
-    show(&micro::run("stream", quick, &["--device".as_ref(), "target".as_ref()])?, json)
+    let python = WITNESSES.ensure()?;
+    steps.run("wheel", &mut python::install_wheel(WITNESSES, "dist"))?;
+    let options: [&OsStr; 4] =
+        ["--device".as_ref(), "target".as_ref(), "--python".as_ref(), python.as_ref()];
+    show(&micro::run("stream", quick, &options)?, json)
 }
 
 /// Building and opening digests, against plain reads and plain hashing.

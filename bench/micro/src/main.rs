@@ -11,6 +11,8 @@
 mod digest;
 mod embed;
 mod flash;
+mod limited_side;
+mod memory_limit;
 mod product;
 mod stream;
 mod wire;
@@ -39,10 +41,13 @@ enum Command {
     Embed(embed::Args),
     #[command(hide = true)]
     EmbedSide(embed::side::Args),
-    /// Measure streams, against bare loops, buffered reads and a mapped file.
+    /// Measure streams, against bare loops, and under a memory limit against the page cache.
     ///
-    /// Exit code 1 if a target is missed.
+    /// The memory limit is a control group, which only root can make. Exit code 1 if a target is
+    /// missed.
     Stream(stream::Args),
+    #[command(hide = true)]
+    StreamSide(stream::side::Args),
     /// Measure hits over TCP, Unix sockets and shared memory, against bare loops and the engine.
     ///
     /// Exit code 1 if a target is missed.
@@ -112,6 +117,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Wire(args) => (runtime.block_on(wire::run(&args))?, args.common.format),
         Command::WireBare(args) => return wire::serve_bare(&args).map(|()| true),
         Command::EmbedSide(args) => return embed::side::run(&args).map(|()| true),
+        Command::StreamSide(args) => return stream::side::run(&args).map(|()| true),
     };
     match format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&rows)?),

@@ -46,6 +46,8 @@ enum Command {
     Demo(commands::demo::Args),
     #[command(hide = true)]
     DemoJob(commands::demo::job::Args),
+    #[command(hide = true)]
+    DemoStreamWay(commands::demo::streams::way::Args),
     Serve(commands::serve::Args),
     Status(commands::status::Args),
     Stop(commands::stop::Args),
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Demo(args) => commands::demo::run(args).await,
             Command::DemoJob(args) => commands::demo::job::run(&args),
+            Command::DemoStreamWay(args) => commands::demo::streams::way::run(&args),
             Command::Serve(args) => commands::serve::run(args).await,
             Command::Status(args) => commands::status::run(&args),
             Command::Stop(args) => commands::stop::run(args).await,

@@ -172,12 +172,16 @@ pub fn progress(what: &'static str) -> ProgressBar {
 
 /// A group of bars, hidden unless standard error is a terminal.
 pub fn bar_group() -> MultiProgress {
-    let target = if io::stderr().is_terminal() {
+    MultiProgress::with_draw_target(draw_target())
+}
+
+/// Standard error, if that is a terminal.
+pub fn draw_target() -> ProgressDrawTarget {
+    if io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
-    };
-    MultiProgress::with_draw_target(target)
+    }
 }
 
 /// A bar over a number of items, for a [`bar_group`].

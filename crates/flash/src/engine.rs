@@ -14,7 +14,7 @@ use crate::{
     device_thread::{AnswerSink, DeviceThread, Engine as _},
     format::{Descriptor, EntryShape, frame_checksums},
     index::{EntryKey, GroupId},
-    io::{Backend, IoFault, open_disk},
+    io::{Backend, IoFault, Watch, open_disk},
     recovery::{Recovery, RecoveryReport},
     reservation::FilledEntry,
     shard::{
@@ -44,6 +44,8 @@ pub struct FlashConfig {
     pub settings: Settings,
     /// Constructor of the eviction policy; called once per device.
     pub eviction: Arc<dyn Fn() -> Box<dyn Eviction> + Send + Sync>,
+    /// A descriptor that the thread of each device watches.
+    pub watch: Option<Watch>,
 }
 
 impl FlashConfig {
@@ -57,6 +59,7 @@ impl FlashConfig {
             read_buffers: ByteSize::mib(64),
             settings: Settings::default(),
             eviction: Arc::new(|| Box::new(OldestFirst)),
+            watch: None,
         }
     }
 }
@@ -520,8 +523,11 @@ fn start(
     );
     let path = device.path.display().to_string();
     let file = Arc::new(opened.file);
-    let disk = open_disk(&file, config.backend, &[pools.staging.clone(), pools.read.clone()])
+    let mut disk = open_disk(&file, config.backend, &[pools.staging.clone(), pools.read.clone()])
         .map_err(DeviceError::Open)?;
+    if let Some(watch) = &config.watch {
+        disk.watch(watch.clone());
+    }
     let thread = format!("flash {path}");
     let device = DeviceThread::start(thread, recovery, pools.clone(), move || disk)?;
     if let Ok(device) = &device {

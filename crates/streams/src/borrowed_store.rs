@@ -85,7 +85,8 @@ impl BorrowedStore {
         }
         let owner = pidfd_open(peer.process, PidfdFlags::empty());
         let owner = owner.map_err(|error| failed(error.into()))?;
-        socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode()).map_err(failed)?;
+        // An owner that refuses this process replies and closes before it is asked.
+        let _ = socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode());
         let (message, device) = socket.receive_with().map_err(failed)?;
         let (terms, device) = match (LoanReply::decode(&message), device) {
             (Some(LoanReply::Welcome(terms)), Some(device)) => (terms, device),

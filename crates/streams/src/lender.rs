@@ -1,7 +1,8 @@
 //! The lender: a thread of the owner that gives places of sealed streams to other processes.
 //!
 //! It answers one message after another. A borrower that does not read its replies, or that sends
-//! what is no message, is disconnected; its leases end.
+//! what is no message, is disconnected; its leases end. The thread starts when the first process
+//! connects.
 
 use std::{
     collections::BTreeMap,
@@ -24,8 +25,12 @@ use forebay_core::streams::{
         LoanTerms,
     },
 };
-use forebay_flash::shard::{ShardAnswer, ShardRequest};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use forebay_flash::{
+    io::{Uninherited, Watch},
+    shard::{ShardAnswer, ShardRequest},
+};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 
 use crate::{
     block_on::block_on,
@@ -36,20 +41,76 @@ use crate::{
 
 /// The lender of a store. Dropping it ends its thread and all leases.
 pub(crate) struct Lender {
+    call: LenderCall,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
     socket: PathBuf,
+}
+
+/// Starts the lender when a process connects for the first time: a store that no other process
+/// opens has no thread besides the device's, which waits for the first connection.
+#[derive(Clone)]
+pub(crate) struct LenderCall {
+    /// Readable when a process connects.
+    connections: Arc<OwnedFd>,
+    state: Arc<Mutex<CallState>>,
+}
+
+#[derive(Default)]
+struct CallState {
+    is_called: bool,
+    /// Until the thread is started.
+    service: Option<Service>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LenderCall {
+    pub(crate) fn new() -> io::Result<Self> {
+        let connections = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        Ok(Self { connections, state: Arc::default() })
+    }
+
+    /// What the device's thread watches. The disk of a system without `io_uring` cannot, so it
+    /// calls at once.
+    pub(crate) fn watch(&self) -> Watch {
+        let call = self.clone();
+        let on_readable = Arc::new(move || {
+            let mut state = call.state.lock();
+            state.is_called = true;
+            state.start();
+        });
+        Watch { descriptor: Arc::clone(&self.connections), on_readable }
+    }
+}
+
+impl CallState {
+    /// Starts the thread, once a process has connected and there is a store to lend from.
+    fn start(&mut self) {
+        if let Some(service) = self.service.take_if(|_| self.is_called) {
+            let thread = std::thread::Builder::new().name("lender".into());
+            match thread.spawn(|| service.run()) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => tracing::warn!(%error, "lender not started"),
+            }
+        }
+    }
 }
 
 impl Lender {
     /// Listens in the directory of a store.
-    pub(crate) fn start(shared: &Arc<Shared>, directory: &Path, device: &Path) -> io::Result<Self> {
+    pub(crate) fn listen(
+        call: LenderCall,
+        shared: &Arc<Shared>,
+        directory: &Path,
+        device: &Path,
+    ) -> io::Result<Self> {
         let socket = socket_path(directory);
         let listener = listen_in(directory)?;
         let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).expect("a flag");
         // Borrowers cannot write through this descriptor, and do not share the device's lock.
         let device = std::fs::File::options().read(true).custom_flags(direct).open(device)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&call.connections, &listener, data, epoll::EventFlags::IN)?;
         let service = Service {
             shared: Arc::downgrade(shared),
             listener,
@@ -58,16 +119,21 @@ impl Lender {
             lending: Lending::default(),
             borrowers: BTreeMap::new(),
         };
-        let thread = std::thread::Builder::new().name("lender".into()).spawn(|| service.run())?;
-        Ok(Self { stop, thread: Some(thread), socket })
+        {
+            let mut state = call.state.lock();
+            state.service = Some(service);
+            state.start();
+        }
+        Ok(Self { call, stop, socket })
     }
 }
 
 impl Drop for Lender {
     fn drop(&mut self) {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        let CallState { service, thread, .. } = std::mem::take(&mut *self.call.state.lock());
+        drop(service);
         // The last handle of a store may be dropped by the lender itself, in the middle of a reply.
-        let thread = self.thread.take();
         let is_own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let Some(thread) = thread.filter(|thread| !is_own(thread)) {
             let _ = thread.join();
@@ -79,7 +145,7 @@ impl Drop for Lender {
 /// The state of the thread.
 struct Service {
     shared: Weak<Shared>,
-    listener: OwnedFd,
+    listener: Uninherited<OwnedFd>,
     device: OwnedFd,
     stop: Arc<OwnedFd>,
     lending: Lending,

@@ -13,6 +13,7 @@ use std::{
 };
 
 use forebay_core::streams::loan::MESSAGE_MAX;
+use forebay_flash::io::Uninherited;
 use forebay_shm::{receive_with_fd, send_with_fd};
 use rustix::{
     io::Errno,
@@ -28,9 +29,10 @@ const SOCKET: &str = "store.sock";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// One end of a connection.
+/// One end of a connection. A forked child does not have it: otherwise the connection would outlive
+/// its process.
 #[derive(Debug)]
-pub(crate) struct LoanSocket(OwnedFd);
+pub(crate) struct LoanSocket(Uninherited<OwnedFd>);
 
 /// The process at the other end.
 #[derive(Debug, Clone, Copy)]
@@ -61,9 +63,9 @@ fn with_address<T>(
 
 /// Listens on a store's socket. The caller has locked the device, so a socket that is there was
 /// left by an owner that is gone.
-pub(crate) fn listen_in(directory: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn listen_in(directory: &Path) -> io::Result<Uninherited<OwnedFd>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let socket = new_socket(flags)?;
     let path = socket_path(directory);
     let _ = std::fs::remove_file(&path);
     with_address(directory, |address| bind(&socket, address))?;
@@ -73,19 +75,27 @@ pub(crate) fn listen_in(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The next connection; `None` if there is none now.
-pub(crate) fn accept_from(listener: &OwnedFd) -> io::Result<Option<LoanSocket>> {
-    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+pub(crate) fn accept_from(listener: &impl AsFd) -> io::Result<Option<LoanSocket>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match Uninherited::new(|| Ok::<_, io::Error>(accept_with(listener, flags)?)) {
         Ok(socket) => Ok(Some(LoanSocket(socket))),
-        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            _ => Err(error),
+        },
     }
+}
+
+fn new_socket(flags: SocketFlags) -> io::Result<Uninherited<OwnedFd>> {
+    let socket = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    Uninherited::new(|| Ok(socket()?))
 }
 
 impl LoanSocket {
     /// Connects to the owner of a store. Messages that take longer than `timeout` fail.
     pub(crate) fn connect(directory: &Path, timeout: Duration) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let socket = new_socket(flags)?;
         for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
             sockopt::set_socket_timeout(&socket, direction, Some(timeout))?;
         }
@@ -123,7 +133,15 @@ impl LoanSocket {
     /// The next message, and the descriptor that came with it.
     pub(crate) fn receive_with(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut message = vec![0; MESSAGE_MAX];
-        let (length, descriptor) = receive_with_fd(&self.0, &mut message)?;
+        // An owner that refuses a process replies, and closes while a request is on its way. The
+        // kernel reports that first, and the reply afterwards.
+        let received = match receive_with_fd(&self.0, &mut message) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                receive_with_fd(&self.0, &mut message)
+            }
+            received => received,
+        };
+        let (length, descriptor) = received?;
         message.truncate(length);
         Ok((message, descriptor))
     }

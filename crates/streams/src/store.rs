@@ -25,7 +25,7 @@ use crate::{
     borrowed_store::BorrowedStore,
     error::{StoreError, StreamError},
     family::Family,
-    lender::Lender,
+    lender::{Lender, LenderCall},
     of_process::OfProcess,
     owned_reader::{OwnedReader, slot_length},
     reader::{OpenOptions, Reader},
@@ -91,6 +91,12 @@ impl StoreConfig {
             region_size: Some(ByteSize(region_size)),
             owner: OWNER,
         };
+        let path = self.directory.clone();
+        let not_lent = |source| StoreError::Lender { path, source };
+        let call = match LenderCall::new() {
+            Ok(call) => call,
+            Err(error) => return Err(not_lent(error)),
+        };
         let settings =
             Settings { read_deadline: TIMEOUT, append_deadline: TIMEOUT, ..Settings::default() };
         let config = FlashConfig {
@@ -99,6 +105,7 @@ impl StoreConfig {
             in_place_buffers: ByteSize(memory.staging - ENGINE_MEMORY),
             read_buffers: ByteSize(memory.read),
             settings,
+            watch: Some(call.watch()),
             ..FlashConfig::new(Vec::new())
         };
         let engine = Arc::new(open_engine(&device, &config)?);
@@ -107,9 +114,8 @@ impl StoreConfig {
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
         };
         let store = block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)?;
-        let lender = Lender::start(&store.shared, &self.directory, &device.path);
-        let path = self.directory.clone();
-        let lender = lender.map_err(|source| StoreError::Lender { path, source })?;
+        let lender = Lender::listen(call, &store.shared, &self.directory, &device.path);
+        let lender = lender.map_err(not_lent)?;
         Ok(Store { _lender: Some(OfProcess::new(Arc::new(lender))), ..store })
     }
 

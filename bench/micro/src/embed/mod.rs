@@ -7,28 +7,23 @@
 //!
 //! `cargo xtask bench embed` adds PyTorch and RocksDB.
 
-mod memory_limit;
 mod model;
 pub mod side;
 
 use std::{
     hint::black_box,
-    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use forebay_bench_stats::{Row, Target, compare, evaluate};
 use forebay_core::ByteSize;
 use forebay_embeddings::{Options, Pooling, Tables};
 
-use self::{
-    memory_limit::MemoryLimit,
-    model::{DIMENSION, Model, ROW_BYTES, bags},
-};
-use crate::{Common, note};
+use self::model::{DIMENSION, Model, ROW_BYTES, bags};
+use crate::{Common, limited_side::LimitedSide, memory_limit::MemoryLimit, note};
 
 /// Samples per lookup.
 const BATCHES: [usize; 3] = [1, 32, 2048];
@@ -176,21 +171,23 @@ fn limited(args: &Args, directory: &Path) -> anyhow::Result<Vec<Row>> {
 
 /// forebay and another side, at every batch size.
 fn against(args: &Args, large: &Large, name: &str, other: Command) -> anyhow::Result<Vec<Row>> {
-    let mut ours = RunningSide::start(large.side("ours")?, large.memory)?;
-    let mut other = RunningSide::start(other, large.memory)?;
+    let mut ours = LimitedSide::start(large.side("ours")?, large.memory + PROCESS_MEMORY)?;
+    let mut other = LimitedSide::start(other, large.memory + PROCESS_MEMORY)?;
     let mut rows = Vec::new();
     for (batch, lookups) in BATCHES.into_iter().zip([2000, 200, 8]) {
         let (mut means, mut tails) = (Vec::new(), Vec::new());
+        let request = format!("{batch} {lookups}");
         for pair in 0..args.common.pairs() {
-            let (mine, theirs) = if pair % 2 == 0 {
-                let mine = ours.run(batch, lookups)?;
-                (mine, other.run(batch, lookups)?)
+            // Mean and p99 of a lookup, in microseconds.
+            let (mine, theirs): ([f64; 2], [f64; 2]) = if pair % 2 == 0 {
+                let mine = ours.ask(&request)?;
+                (mine, other.ask(&request)?)
             } else {
-                let theirs = other.run(batch, lookups)?;
-                (ours.run(batch, lookups)?, theirs)
+                let theirs = other.ask(&request)?;
+                (ours.ask(&request)?, theirs)
             };
-            means.push((mine.0, theirs.0));
-            tails.push((mine.1, theirs.1));
+            means.push((mine[0], theirs[0]));
+            tails.push((mine[1], theirs[1]));
         }
         let title = format!("tables {TIMES_MEMORY} x memory, batch {batch}");
         let target = Target::AtMost(0.5);
@@ -235,56 +232,5 @@ impl Large {
         let mut serve = Command::new(program);
         serve.arg("serve").arg(&database).args([self.rows, self.memory.0].map(|n| n.to_string()));
         Ok(serve)
-    }
-}
-
-/// The process of one side.
-struct RunningSide {
-    process: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    /// Removed after the process has ended: fields drop after [`Drop::drop`].
-    _limit: MemoryLimit,
-}
-
-impl RunningSide {
-    fn start(mut command: Command, memory: ByteSize) -> anyhow::Result<Self> {
-        let limit = MemoryLimit::new(memory + PROCESS_MEMORY)?;
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("start one side of the comparison")?;
-        limit.apply(&process)?;
-        let stdin = process.stdin.take();
-        let stdout = BufReader::new(process.stdout.take().expect("stdout is piped"));
-        let mut started = Self { process, stdin, stdout, _limit: limit };
-        ensure!(started.answer()? == "ready", "one side of the comparison did not start");
-        Ok(started)
-    }
-
-    fn answer(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        if self.stdout.read_line(&mut line)? == 0 {
-            bail!("one side of the comparison ended; its memory limit may be too small");
-        }
-        Ok(line.trim_end().to_owned())
-    }
-
-    /// Mean and p99 of a lookup, in microseconds.
-    fn run(&mut self, batch: usize, lookups: usize) -> anyhow::Result<(f64, f64)> {
-        let stdin = self.stdin.as_mut().expect("stdin is open until drop");
-        writeln!(stdin, "{batch} {lookups}")?;
-        let answer = self.answer()?;
-        let (mean, tail) = answer.split_once(' ').context("expected two numbers")?;
-        Ok((mean.parse()?, tail.parse()?))
-    }
-}
-
-impl Drop for RunningSide {
-    fn drop(&mut self) {
-        // The process ends at the end of its input.
-        drop(self.stdin.take());
-        let _ = self.process.wait();
     }
 }

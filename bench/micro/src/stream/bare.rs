@@ -1,24 +1,17 @@
-//! Yardsticks of streams: a bare loop of direct I/O, a buffered loop, and a mapped file, all over
-//! one file with blocks of a stream's length.
+//! The yardstick of streams: a bare loop of direct I/O over a file with blocks as long as a
+//! stream's.
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use forebay_flash::{
     buffers::BufferPool,
     io::{Backend, DeviceFile, Disk, IoCommand, IoId, open_disk},
 };
-use memmap2::{Advice, Mmap};
 
-use super::{BLOCK, DEPTH, sum};
+use super::{BLOCK, DEPTH};
 
 /// A file of blocks.
 pub struct Bare {
-    path: PathBuf,
     disk: Box<dyn Disk>,
     pool: Arc<BufferPool>,
     blocks: u64,
@@ -29,7 +22,7 @@ impl Bare {
         let file = Arc::new(DeviceFile::open(path, blocks * BLOCK as u64)?);
         let pool = BufferPool::new(DEPTH as usize * BLOCK)?;
         let disk = open_disk(&file, Backend::Auto, &[Arc::clone(&pool)])?;
-        Ok(Self { path: path.to_owned(), disk, pool, blocks })
+        Ok(Self { disk, pool, blocks })
     }
 
     /// Reads or writes the whole file in order, past the page cache. Returns its bytes.
@@ -64,32 +57,5 @@ impl Bare {
         let outcome = self.run(false);
         self.blocks = all;
         outcome.map(|_| ())
-    }
-
-    /// Reads the whole file through the page cache, from which it is dropped before.
-    pub fn read_buffered(&self) -> anyhow::Result<u64> {
-        let file = self.uncached()?;
-        let mut block = vec![0; BLOCK];
-        for number in 0..self.blocks {
-            file.read_exact_at(&mut block, number * BLOCK as u64)?;
-        }
-        Ok(self.blocks * BLOCK as u64)
-    }
-
-    /// Sums the numbers of the file, mapped and dropped from the page cache before.
-    #[expect(unsafe_code, reason = "a file is mapped")]
-    pub fn sum_mapped(&self) -> anyhow::Result<(u64, f64)> {
-        let file = self.uncached()?;
-        // SAFETY: no other process changes the file of the benchmark.
-        let mapping = unsafe { Mmap::map(&file)? };
-        mapping.advise(Advice::Sequential)?;
-        Ok((self.blocks * BLOCK as u64, mapping.chunks(BLOCK).map(sum).sum()))
-    }
-
-    fn uncached(&self) -> anyhow::Result<File> {
-        let file = File::open(&self.path)?;
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential)?;
-        Ok(file)
     }
 }

@@ -2,13 +2,19 @@
 //! blocks and depth ([`bare`]).
 //!
 //! A stream is verified while it is read; the yardsticks ignore their bytes. Both sides are fully
-//! written before the clock starts. The page cache is dropped before each pass of a yardstick that
-//! uses it, but is not capped: run the benchmark with data larger than the memory of the machine,
-//! or in a control group, to compare with a machine that is short of memory.
+//! written before the clock starts. Sides that use the page cache are processes under a memory
+//! limit ([`limited`]), and so is the stream that is compared with them.
 
 mod bare;
+mod limited;
+pub mod side;
+mod slow_syncs;
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, cast::AsArray as _, types::Float64Type};
@@ -25,6 +31,11 @@ use crate::{Common, note};
 
 /// Blocks in flight on both sides.
 const DEPTH: u32 = 4;
+/// The stream of numbers, and the one of tables.
+const STREAM: &str = "read";
+const TABLE: &str = "table";
+/// Time of a sync on the drive with slow syncs.
+const SLOW_SYNC: Duration = Duration::from_millis(5);
 /// A block of a stream with its header, in whole device blocks.
 const BLOCK: usize = (4 << 20) - (8 << 10);
 /// Short streams of one family.
@@ -44,6 +55,9 @@ pub struct Args {
     /// Use streams of this size [default: 2GiB, 512MiB with --quick].
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
+    /// Compare with pyarrow: a Python that has it, and forebay.
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
@@ -55,28 +69,39 @@ pub fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     let default = ByteSize::mib(if args.common.quick { 512 } else { 2048 });
     let blocks = args.size.unwrap_or(default).0.div_ceil(BLOCK as u64);
     note("preparing files");
-    let mut bare = Bare::open(&directory.path().join("bare"), blocks)?;
+    let [file, table, place] =
+        ["bare", "table.arrow", "store"].map(|name| directory.path().join(name));
+    let mut bare = Bare::open(&file, blocks)?;
     bare.run(true)?;
     // Room for the streams that are read and for the one that is written.
     let short = SHORT_STREAMS * (SHORT_LENGTH as u64 + 8192);
     let capacity = ByteSize((5 * blocks + 64) * BLOCK as u64 + short);
-    let place = directory.path().join("store");
     let store = StoreConfig::new(&place, capacity).open()?;
     let bench = Bench { pairs: args.common.pairs(), blocks, payload: payload(&store)? };
-    bench.write(&store, "read")?;
-    // The first write to reserved space is slower, so every region is written once before.
-    let touched = capacity.0 / BLOCK as u64 - blocks - 32;
-    Bench { blocks: touched, ..bench.clone() }.write(&store, "touch")?;
-    store.destroy("touch", std::time::Duration::ZERO)?;
-    bench.write_table(&store, "table")?;
+    bench.write(&store, STREAM, KEPT)?;
+    bench.touch(&store, capacity.0 / BLOCK as u64 - blocks - 32)?;
+    let batch = bench.batch()?;
+    bench.write_table(&store, &batch)?;
     let borrowed = BorrowedStore::connect(&place, ByteSize::mib(48))?.context("borrow")?;
 
     let mut rows = bench.against_bare(&store, &mut bare)?;
-    rows.extend(bench.against_page_cache(&store, &bare)?);
     rows.push(bench.overlap(&store)?);
     rows.push(bench.batches(&store)?);
     rows.push(bench.borrower(&store, &borrowed)?);
     rows.push(short_streams(&store)?);
+    drop((bare, borrowed, store));
+    rows.push(bench.slow_syncs(directory.path())?);
+    if args.python.is_some() {
+        limited::write_table(&table, &batch, blocks)?;
+    }
+    rows.extend(limited::rows(&limited::Data {
+        store: &place,
+        file: &file,
+        table: &table,
+        bytes: blocks * BLOCK as u64,
+        pairs: bench.pairs,
+        python: args.python.as_deref(),
+    })?);
     Ok(rows)
 }
 
@@ -100,6 +125,9 @@ struct Bench {
     payload: Vec<u8>,
 }
 
+/// The stream outlives the process, so that other processes can open it alone.
+const KEPT: CreateOptions = CreateOptions { lifetime: Lifetime::Kept, full: FullPolicy::Error };
+
 fn options() -> OpenOptions {
     OpenOptions { depth: DEPTH, in_flight: DEPTH, ..OpenOptions::default() }
 }
@@ -111,15 +139,10 @@ fn speed(work: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<f64> {
     Ok(bytes as f64 / since.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Seconds of processor time of all threads per gigabyte.
-fn cpu(work: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<f64> {
-    let now = || {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    };
-    let before = now();
-    let bytes = work()?;
-    Ok((now() - before) * 1e9 / bytes as f64)
+/// Seconds of processor time of all threads of this process.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn read(reader: Reader, mut each: impl FnMut(&[u8])) -> anyhow::Result<u64> {
@@ -133,29 +156,37 @@ fn read(reader: Reader, mut each: impl FnMut(&[u8])) -> anyhow::Result<u64> {
 }
 
 fn read_stream(store: &Store) -> anyhow::Result<u64> {
-    read(store.open("read", options())?, |_| {})
+    read(store.open(STREAM, options())?, |_| {})
 }
 
 impl Bench {
-    fn write(&self, store: &Store, name: &str) -> anyhow::Result<u64> {
-        let mut writer = store.create(name, CreateOptions::default())?;
+    fn write(&self, store: &Store, name: &str, options: CreateOptions) -> anyhow::Result<u64> {
+        let mut writer = store.create(name, options)?;
         for _ in 0..self.blocks {
             writer.append(&self.payload)?;
         }
         Ok(writer.seal()?.bytes)
     }
 
-    /// Batches whose blocks are nearly as long as those of the other streams.
-    fn write_table(&self, store: &Store, name: &str) -> anyhow::Result<()> {
+    /// Writes this number of blocks: the first write to reserved space is slower.
+    fn touch(&self, store: &Store, blocks: u64) -> anyhow::Result<()> {
+        Self { blocks, ..self.clone() }.write(store, "touch", CreateOptions::default())?;
+        Ok(store.destroy("touch", Duration::ZERO)?)
+    }
+
+    /// A batch whose block is nearly as long as those of the other streams.
+    fn batch(&self) -> anyhow::Result<RecordBatch> {
         let rows = self.payload.len() / 8 - 512;
         let numbers = self.payload.as_chunks().0.iter().take(rows);
         let numbers: Float64Array = numbers.map(|one| Some(f64::from_le_bytes(*one))).collect();
         let column: ArrayRef = Arc::new(numbers);
-        let batch = RecordBatch::try_from_iter([("x", column)])?;
-        let writer = store.create(name, CreateOptions::default())?;
-        let mut writer = BatchWriter::new(writer, batch.schema())?;
+        Ok(RecordBatch::try_from_iter([("x", column)])?)
+    }
+
+    fn write_table(&self, store: &Store, batch: &RecordBatch) -> anyhow::Result<()> {
+        let mut writer = BatchWriter::new(store.create(TABLE, KEPT)?, batch.schema())?;
         for _ in 0..self.blocks {
-            writer.append(&batch)?;
+            writer.append(batch)?;
         }
         writer.seal()?;
         Ok(())
@@ -176,8 +207,8 @@ impl Bench {
         let before = store.facts();
         let mut pairs = Vec::new();
         for _ in 0..self.pairs {
-            let ours = speed(|| self.write(store, "write"))?;
-            store.destroy("write", std::time::Duration::ZERO)?;
+            let ours = speed(|| self.write(store, "write", CreateOptions::default()))?;
+            store.destroy("write", Duration::ZERO)?;
             pairs.push((ours, speed(|| bare.run(true))?));
         }
         rows.push(evaluate("write in order", "GB/s", "bare loop", target, &pairs));
@@ -189,7 +220,7 @@ impl Bench {
         let mut first = Vec::new();
         for _ in 0..self.pairs {
             let since = Instant::now();
-            drop(store.open("read", options())?.next().context("a block")??);
+            drop(store.open(STREAM, options())?.next().context("a block")??);
             let ours = since.elapsed().as_secs_f64();
             let since = Instant::now();
             bare.read_one()?;
@@ -197,7 +228,7 @@ impl Bench {
         }
         let target = Target::AtMost(1.5);
         rows.push(evaluate("first block after open", "ms", "bare read", target, &first));
-        let readers = (0..4).map(|_| store.open("read", OpenOptions { depth: 2, ..options() }));
+        let readers = (0..4).map(|_| store.open(STREAM, OpenOptions { depth: 2, ..options() }));
         let readers = readers.collect::<Result<Vec<_>, _>>()?;
         let facts = store.facts();
         let memory = (facts.read_memory.0 + facts.write_memory.0 + (5 << 20)) as f64;
@@ -205,45 +236,37 @@ impl Bench {
         let pair = [(memory, ByteSize::mib(64).0 as f64)];
         rows.push(evaluate("memory, four streams open", "B", "64 MiB", target, &pair));
         drop(readers);
+        // Reads that are in flight keep their slots.
+        while store.facts().read_memory_free < facts.read_memory {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(rows)
     }
 
-    fn against_page_cache(&self, store: &Store, bare: &Bare) -> anyhow::Result<Vec<Row>> {
-        note("read against the page cache");
-        Ok(vec![
-            compare(
-                "processor time of reading, verified",
-                "s/GB",
-                "buffered read",
-                Target::AtMost(0.35),
-                self.pairs,
-                || cpu(|| read_stream(store)),
-                || cpu(|| bare.read_buffered()),
-            )?,
-            compare(
-                "read and summed",
-                "GB/s",
-                "mapped file",
-                Target::AtLeast(1.25),
-                self.pairs,
-                || {
-                    speed(|| {
-                        let mut total = 0.0;
-                        let each = |block: &[u8]| total += sum(block);
-                        let bytes = read(store.open("read", options())?, each)?;
-                        anyhow::ensure!(std::hint::black_box(total).is_finite());
-                        Ok(bytes)
-                    })
-                },
-                || {
-                    speed(|| {
-                        let (bytes, total) = bare.sum_mapped()?;
-                        std::hint::black_box(total);
-                        Ok(bytes)
-                    })
-                },
-            )?,
-        ])
+    /// A durable stream, on a drive with slow syncs and on one without.
+    fn slow_syncs(&self, directory: &Path) -> anyhow::Result<Row> {
+        note("write on a drive with slow syncs");
+        let blocks = self.blocks.min(256);
+        let capacity = ByteSize((blocks + 64) * BLOCK as u64);
+        let open = |name: &str, delay| slow_syncs::store(&directory.join(name), capacity, delay);
+        let stores = (open("slow", SLOW_SYNC)?, open("plain", Duration::ZERO)?);
+        let short = Self { blocks, ..self.clone() };
+        short.touch(&stores.0, blocks + 32)?;
+        short.touch(&stores.1, blocks + 32)?;
+        let write = |store: &Store| {
+            let speed = speed(|| short.write(store, "write", KEPT))?;
+            store.destroy("write", Duration::ZERO)?;
+            Ok::<f64, anyhow::Error>(speed)
+        };
+        compare(
+            "durable write, syncs of 5 ms, regions of 64 MiB",
+            "GB/s",
+            "without",
+            Target::AtLeast(0.95),
+            self.pairs,
+            || write(&stores.0),
+            || write(&stores.1),
+        )
     }
 
     /// Compute that takes as long as reading, overlapped with it.
@@ -260,7 +283,7 @@ impl Bench {
             let computing = since.elapsed().as_secs_f64();
             let since = Instant::now();
             let mut total = 0.0;
-            read(store.open("read", options())?, |block| total += sum(block))?;
+            read(store.open(STREAM, options())?, |block| total += sum(block))?;
             std::hint::black_box(total);
             pairs.push((since.elapsed().as_secs_f64(), reading.max(computing)));
         }
@@ -280,7 +303,7 @@ impl Bench {
             || {
                 speed(|| {
                     let mut bytes = 0;
-                    for batch in BatchReader::new(store.open("table", options())?)? {
+                    for batch in BatchReader::new(store.open(TABLE, options())?)? {
                         let batch = batch?;
                         let values = batch.column(0).as_primitive::<Float64Type>().values();
                         let is_view = memory.contains(&(values.as_ptr() as usize));
@@ -302,7 +325,7 @@ impl Bench {
             "owner",
             Target::AtLeast(0.95),
             self.pairs,
-            || speed(|| read(borrowed.open("read", options())?, |_| {})),
+            || speed(|| read(borrowed.open(STREAM, options())?, |_| {})),
             || speed(|| read_stream(store)),
         )
     }

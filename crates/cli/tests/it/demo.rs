@@ -37,6 +37,34 @@ fn the_figures_of_the_demo_add_up() {
     assert!(left.is_empty(), "the directory is removed: {left:?}");
 }
 
+/// The demo itself fails unless all ways find the same centres.
+#[test]
+fn every_way_of_the_demo_of_streams_reads_all_points_in_every_pass() {
+    let sandbox = Sandbox::new();
+    let scratch = sandbox.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let args = "demo streams --memory 64MiB --passes 2 --format json --plot drawn.svg";
+    let ran = sandbox.forebay(args.split(' ')).env("TMPDIR", &scratch).run();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report = ran.json();
+    let bytes = report["data_bytes"].as_u64().unwrap();
+    // All but a part of the last block.
+    assert!(bytes <= 256 << 20 && bytes > 250 << 20, "four times the memory: {bytes}");
+    let ways = report["ways"].as_array().unwrap();
+    let names: Vec<_> = ways.iter().map(|way| way["way"].as_str().unwrap()).collect();
+    assert_eq!(names, ["buffered", "mmap", "stream"]);
+    for way in ways {
+        let passes = way["passes"].as_array().unwrap();
+        assert_eq!(passes.len(), 2);
+        assert!(passes.iter().all(|pass| pass["bytes"] == bytes), "{way}");
+        let distance = |pass: usize| passes[pass]["distance"].as_f64().unwrap();
+        assert!(distance(1) < distance(0), "the centres move: {way}");
+    }
+    assert!(std::fs::read_to_string(sandbox.out("drawn.svg")).unwrap().ends_with("</svg>\n"));
+    assert!(std::fs::read_dir(&scratch).unwrap().next().is_none(), "the directory is removed");
+    sandbox.forebay(["demo", "streams", "--memory", "8MiB"]).refuses(&["64 MiB or more"]);
+}
+
 /// The directory of a running demo stays.
 #[test]
 fn the_next_demo_removes_the_directory_of_a_killed_one() {

@@ -16,6 +16,7 @@ use rustix::{
     io::Errno,
 };
 
+use super::Uninherited;
 use crate::format::{BLOCK_SIZE, REGIONS_OFFSET};
 
 /// Blocks of a block device, spread evenly, that are checked before it counts as blank.
@@ -24,7 +25,8 @@ const SAMPLES: u64 = 1024;
 /// An open device.
 #[derive(Debug)]
 pub struct DeviceFile {
-    file: OwnedFd,
+    /// A forked child would keep the lock.
+    file: Uninherited<OwnedFd>,
     path: PathBuf,
     kind: Kind,
     size: u64,
@@ -126,7 +128,7 @@ impl DeviceFile {
                 continue;
             }
             // Keeps the lock until it is decided whether the file stays.
-            let lock = file.try_clone().map_err(at.failed("open"))?;
+            let lock = Uninherited::new(|| file.try_clone()).map_err(at.failed("open"))?;
             let opened = Self::prepare(at, file, kind.unwrap_or(Kind::File), size);
             if opened.is_err() && kind.is_none() {
                 let _ = std::fs::remove_file(path);
@@ -138,7 +140,7 @@ impl DeviceFile {
 
     fn prepare(
         at: DevicePath<'_>,
-        file: OwnedFd,
+        file: Uninherited<OwnedFd>,
         kind: Kind,
         size: u64,
     ) -> Result<Self, DeviceFileError> {
@@ -174,6 +176,11 @@ impl DeviceFile {
     /// Whether this opening created the file.
     pub fn created(&self) -> bool {
         self.created
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::Block
     }
 
     /// Path of the device.
@@ -311,7 +318,7 @@ impl DevicePath<'_> {
         }
     }
 
-    fn open(self, kind: Option<Kind>) -> Result<OwnedFd, DeviceFileError> {
+    fn open(self, kind: Option<Kind>) -> Result<Uninherited<OwnedFd>, DeviceFileError> {
         let flags = OFlags::RDWR
             | OFlags::CLOEXEC
             | match kind {
@@ -321,11 +328,17 @@ impl DevicePath<'_> {
                 Some(Kind::Block) => OFlags::EXCL,
             };
         let path = self.0.to_owned();
-        rustix::fs::open(self.0, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => DeviceFileError::NotWritable { path },
-            Errno::BUSY => DeviceFileError::Busy { path },
-            Errno::NOENT => DeviceFileError::NoDirectory { path: directory(self.0).to_owned() },
-            other => self.failed("open")(other),
+        let open = || rustix::fs::open(self.0, flags, Mode::RUSR | Mode::WUSR);
+        let opened = Uninherited::new(|| open().map_err(io::Error::from));
+        opened.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+                DeviceFileError::NotWritable { path }
+            }
+            Some(Errno::BUSY) => DeviceFileError::Busy { path },
+            Some(Errno::NOENT) => {
+                DeviceFileError::NoDirectory { path: directory(self.0).to_owned() }
+            }
+            _ => self.failed("open")(error),
         })
     }
 

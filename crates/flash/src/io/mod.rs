@@ -8,9 +8,10 @@ pub mod sim;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod uninherited;
 mod uring;
 
-use std::{sync::Arc, time::Duration};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 
@@ -23,6 +24,7 @@ use crate::{
 pub use self::{
     file::{DeviceFile, DeviceFileError},
     read_ring::ReadRing,
+    uninherited::Uninherited,
 };
 
 /// Number of a command.
@@ -121,6 +123,15 @@ impl From<Errno> for IoFault {
 /// Ends a [`Disk::wait`] from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// A descriptor that a disk watches beside its commands, so that it needs no thread of its own.
+#[derive(Clone)]
+pub struct Watch {
+    /// What to watch.
+    pub descriptor: Arc<OwnedFd>,
+    /// Called once, on the thread that waits for the disk, when the descriptor is readable.
+    pub on_readable: Waker,
+}
+
 /// Runs commands, in any order and in parallel.
 pub trait Disk: Send {
     /// Takes over all commands, which leaves the list empty. They start in the next [`Disk::wait`]
@@ -133,6 +144,11 @@ pub trait Disk: Send {
 
     /// The waker of this disk.
     fn waker(&self) -> Waker;
+
+    /// Watches a descriptor. A disk that cannot calls `on_readable` at once.
+    fn watch(&mut self, watch: Watch) {
+        (watch.on_readable)();
+    }
 }
 
 /// How commands are run.

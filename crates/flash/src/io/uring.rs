@@ -28,18 +28,23 @@ use std::{
 
 use io_uring::{
     Builder, IoUring, cqueue, opcode, squeue,
-    types::{Fixed, FsyncFlags, SubmitArgs, Timespec},
+    types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec},
 };
 use rustix::{
     event::{EventfdFlags, PollFlags, eventfd},
     io::Errno,
 };
 
-use super::{Completion, DeviceFile, Disk, IoCommand, IoFault, IoId, Waker, threads::Threads};
+use super::{
+    Completion, DeviceFile, Disk, IoCommand, IoFault, IoId, Uninherited, Waker, Watch,
+    threads::Threads,
+};
 use crate::{buffers::BufferPool, format::BLOCK_SIZE};
 
-/// Size of the submission queue: 255 commands and the poll of the eventfd.
+/// Size of the submission queue: 254 commands and two polls.
 const ENTRIES: u32 = 256;
+/// Polls: of the eventfd, and of a watched descriptor.
+const POLLS: u32 = 2;
 /// Longest range of memory that the kernel registers as one buffer.
 const REGISTERED_MAX: usize = 1 << 30;
 /// Upper bound of timeouts: longer than any real one, and accepted by the kernel.
@@ -50,10 +55,13 @@ const DEVICE: Fixed = Fixed(0);
 const EVENTS: Fixed = Fixed(1);
 /// Marks completions of the eventfd poll.
 const WAKE: u64 = u64::MAX;
+/// Marks the completion of the watched descriptor's poll.
+const WATCHED: u64 = u64::MAX - 1;
 
 /// A device with its uring.
 pub(super) struct Uring {
-    inner: IoUring,
+    /// It has the device open, so that a forked child would keep the device locked.
+    inner: Uninherited<IoUring>,
     /// Whether the uring has been enabled by the thread that uses it.
     enabled: bool,
     /// Whether the eventfd is being polled.
@@ -64,10 +72,16 @@ pub(super) struct Uring {
     in_flight: InFlight,
     /// Commands that wait for room in the submission queue, in order.
     backlog: VecDeque<IoCommand>,
-    /// Runs discards, which not all kinds of devices support asynchronously.
-    discards: Threads,
+    /// Runs the discards of a block device, which not all support asynchronously. Those of a file
+    /// block its other I/O in any case, and are run at once.
+    discards: Option<Threads>,
     /// Discards in progress.
     discarding: usize,
+    /// Discards that have been run at once.
+    discarded: Vec<Completion>,
+    file: Arc<DeviceFile>,
+    /// A descriptor that is not readable yet, and whether it is being polled.
+    watch: Option<(Watch, bool)>,
     /// Keeps the registered memory mapped.
     _pools: Vec<Arc<BufferPool>>,
 }
@@ -84,7 +98,8 @@ impl Uring {
         let files = [file.as_fd().as_raw_fd(), signal.events.as_raw_fd()];
         uring.submitter().register_files(&files)?;
         let registered = register(&uring, pools);
-        let discards = Threads::start_with(Arc::clone(file), 1, Some(signal.waker()))?;
+        let start = || Threads::start_with(Arc::clone(file), 1, Some(signal.waker()));
+        let discards = file.is_block_device().then(start).transpose()?;
         Ok(Self {
             inner: uring,
             enabled: false,
@@ -95,6 +110,9 @@ impl Uring {
             backlog: VecDeque::new(),
             discards,
             discarding: 0,
+            discarded: Vec::new(),
+            file: Arc::clone(file),
+            watch: None,
             _pools: pools.to_vec(),
         })
     }
@@ -165,6 +183,13 @@ impl Uring {
             self.push(&opcode::PollAdd::new(EVENTS, flags).multi(true).build().user_data(WAKE));
             self.polling = true;
         }
+        if let Some((watch, is_polled)) = &mut self.watch
+            && !std::mem::replace(is_polled, true)
+        {
+            let flags = u32::from(PollFlags::IN.bits());
+            let poll = opcode::PollAdd::new(Fd(watch.descriptor.as_raw_fd()), flags);
+            self.push(&poll.build().user_data(WATCHED));
+        }
         Ok(())
     }
 
@@ -190,16 +215,23 @@ impl Uring {
 
     fn reap(&mut self, done: &mut Vec<Completion>) {
         for entry in self.inner.completion() {
-            if entry.user_data() == WAKE {
-                self.polling = cqueue::more(entry.flags());
-            } else {
-                let command = self.in_flight.remove(entry.user_data());
-                done.push(complete(command, entry.result()));
+            match entry.user_data() {
+                WAKE => self.polling = cqueue::more(entry.flags()),
+                WATCHED => {
+                    if let Some((watch, _)) = self.watch.take() {
+                        (watch.on_readable)();
+                    }
+                }
+                number => {
+                    let command = self.in_flight.remove(number);
+                    done.push(complete(command, entry.result()));
+                }
             }
         }
-        if self.discarding > 0 {
+        done.append(&mut self.discarded);
+        if let Some(discards) = self.discards.as_ref().filter(|_| self.discarding > 0) {
             let before = done.len();
-            self.discards.take(done);
+            discards.take(done);
             self.discarding -= done.len() - before;
         }
     }
@@ -228,11 +260,16 @@ impl Disk for Uring {
     fn submit(&mut self, commands: &mut Vec<IoCommand>) {
         for command in commands.drain(..) {
             command.assert_aligned();
-            if matches!(command, IoCommand::Discard { .. }) {
-                self.discards.submit(&mut vec![command]);
-                self.discarding += 1;
-            } else {
-                self.backlog.push_back(command);
+            match (command, &mut self.discards) {
+                (command @ IoCommand::Discard { .. }, Some(discards)) => {
+                    discards.submit(&mut vec![command]);
+                    self.discarding += 1;
+                }
+                (IoCommand::Discard { id, offset, length }, None) => {
+                    self.file.discard(offset, length);
+                    self.discarded.push(Completion { id, buffer: None, result: Ok(()) });
+                }
+                (command, _) => self.backlog.push_back(command),
             }
         }
         self.start_backlog();
@@ -244,6 +281,10 @@ impl Disk for Uring {
 
     fn waker(&self) -> Waker {
         self.signal.waker()
+    }
+
+    fn watch(&mut self, watch: Watch) {
+        self.watch = Some((watch, false));
     }
 }
 
@@ -264,7 +305,7 @@ impl Drop for Uring {
 }
 
 /// A disabled uring in the cheapest mode that this kernel supports.
-fn build() -> io::Result<IoUring> {
+fn build() -> io::Result<Uninherited<IoUring>> {
     let modes: [fn(&mut Builder); 4] = [
         |builder| {
             // Linux 6.1: completion work runs only when this thread asks for it.
@@ -287,7 +328,7 @@ fn build() -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         builder.setup_r_disabled().dontfork();
         mode(&mut builder);
-        match builder.build(ENTRIES) {
+        match Uninherited::new(|| builder.build(ENTRIES)) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => last_error = error,
             other => return other,
         }
@@ -386,7 +427,7 @@ struct InFlight {
 
 impl InFlight {
     fn new() -> Self {
-        let count = ENTRIES as usize - 1;
+        let count = (ENTRIES - POLLS) as usize;
         Self { commands: (0..count).map(|_| None).collect(), free: (0..count).rev().collect() }
     }
 

@@ -5,6 +5,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
@@ -23,6 +24,7 @@ use forebay_streams::{
     StreamError,
 };
 use rustix::{
+    io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType},
     process::{Pid, Signal, kill_process},
 };
@@ -74,16 +76,25 @@ struct Process {
 
 impl Process {
     fn start(part: &str, directory: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::start_as(None, part, directory).unwrap()
+    }
+
+    /// Starts it as this user. Fails if that is not allowed, or if the user may not run this
+    /// program.
+    fn start_as(user: Option<u32>, part: &str, directory: &Path) -> std::io::Result<Self> {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if let Some(user) = user {
+            command.uid(user).gid(user).current_dir("/");
+        }
+        let mut child = command
             .args(["--exact", "borrowers::process", "--ignored", "--nocapture"])
             .env(PLAN, format!("{part}#{}", directory.display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
+            .spawn()?;
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
+        Ok(Self { child, lines })
     }
 
     /// What the process says next.
@@ -133,6 +144,15 @@ fn process() {
         say("ready");
         return await_line();
     }
+    if part == "count threads" {
+        return count_threads(&path);
+    }
+    if part == "other user" {
+        say(&BorrowedStore::connect(&path, MEMORY).err().map_or("ok".into(), |e| e.to_string()));
+        // The owner refuses also a process that does not look at the user itself.
+        let hello = LoanRequest::Hello { version: LOAN_VERSION }.encode();
+        return say(&format!("{:?}", Bare::connect(&path).ask(&hello)));
+    }
     let store = borrow(&path);
     let options = OpenOptions { depth: 2, ..OpenOptions::default() };
     let mut reader = store.open("s", options).unwrap();
@@ -150,6 +170,65 @@ fn process() {
     }
     assert_eq!(blocks, BLOCKS, "never shorter");
     say("read all");
+}
+
+/// Says how many threads a store has, before and after another process borrows.
+fn count_threads(path: &Path) {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
+        // The kernel's own workers of a uring are listed, too.
+        let names = names.map_while(Result::ok).filter(|name| !name.starts_with("iou-"));
+        names.collect::<Vec<_>>()
+    };
+    let before = threads().len();
+    let _store = open(path);
+    // Without io_uring, other threads do the I/O.
+    if threads().iter().any(|name| name.starts_with("flash-io-")) {
+        return say("no io_uring");
+    }
+    say(&format!("alone: {}", threads().len() - before));
+    await_line();
+    say(&format!("lending: {}", threads().len() - before));
+    await_line();
+}
+
+#[test]
+fn a_store_has_one_thread_and_another_when_it_is_borrowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut owner = Process::start("count threads", directory.path());
+    match owner.says().as_str() {
+        "no io_uring" => return,
+        said => assert_eq!(said, "alone: 1"),
+    }
+    for _ in 0..2 {
+        assert!(borrow(directory.path()).list().unwrap().is_empty());
+    }
+    owner.go_on();
+    assert_eq!(owner.says(), "lending: 2");
+}
+
+/// Promise 4. Runs as root only, which alone can start a process of another user.
+#[test]
+fn a_borrower_of_another_user_is_refused() {
+    // Any user but this process's.
+    const OTHER_USER: u32 = 65534;
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    // The directory is private; the check of the user holds without that.
+    let open_to_all = std::fs::Permissions::from_mode(0o777);
+    for path in [directory.path().to_owned(), directory.path().join("store.sock")] {
+        std::fs::set_permissions(path, open_to_all.clone()).unwrap();
+    }
+    let other = Process::start_as(Some(OTHER_USER), "other user", directory.path());
+    let Ok(mut other) = other else { return };
+    let said = other.says();
+    assert!(said.contains("of another user: run as that user"), "{said}");
+    let said = other.says();
+    assert!(said.contains("Refused") && said.contains("belongs to another user"), "{said}");
+    // Its own user still borrows.
+    assert_eq!(borrow(directory.path()).list().unwrap().len(), 1);
 }
 
 /// Promises 1 and 9, in eight processes at a time. What is staged in the owner is found too.
@@ -282,9 +361,15 @@ impl Bare {
 
     /// The reply; `None` if the owner has closed the connection.
     fn ask(&self, message: &[u8]) -> Option<LoanReply> {
-        rustix::net::send(&self.0, message, SendFlags::NOSIGNAL).ok()?;
+        // An owner that refuses a process replies and closes before it is asked.
+        let _ = rustix::net::send(&self.0, message, SendFlags::NOSIGNAL);
         let mut reply = vec![0; 64 << 10];
-        let (length, _) = rustix::net::recv(&self.0, &mut reply[..], RecvFlags::empty()).ok()?;
+        let mut receive = || rustix::net::recv(&self.0, &mut reply[..], RecvFlags::empty());
+        let received = match receive() {
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
+        let (length, _) = received.ok()?;
         LoanReply::decode(&reply[..length])
     }
 }

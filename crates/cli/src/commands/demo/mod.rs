@@ -15,6 +15,7 @@ mod report;
 mod residency_log;
 mod run;
 mod source;
+pub mod streams;
 mod workdir;
 
 use std::{
@@ -45,8 +46,11 @@ use crate::{
 /// Seven jobs of three kinds read a dataset several times, each in its own random order. Only their
 /// computation is simulated.
 #[derive(Debug, Clone, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(override_usage = "forebay demo [streams] [OPTIONS]")]
 pub struct Args {
+    #[command(subcommand)]
+    other: Option<OtherDemo>,
     #[command(flatten)]
     source: source::SourceArgs,
     /// Size the cache for this share of the dataset.
@@ -77,9 +81,16 @@ pub struct Args {
     format: Format,
 }
 
+/// Demos besides that of training jobs.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum OtherDemo {
+    Streams(streams::Args),
+}
+
 const EXAMPLES: &str = "\
 Examples:
   forebay demo
+  forebay demo streams                                k-means over data four times the memory
   forebay demo --plot demo.svg
   forebay demo --data ./images                        your own files, from the slow origin
   forebay demo --data s3://bucket/train --epochs 3    your own bucket, at its own speed
@@ -105,6 +116,9 @@ fn parse_share(text: &str) -> Result<f64, String> {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
+    if let Some(OtherDemo::Streams(args)) = args.other {
+        return streams::run(args).await;
+    }
     if let Some(plot) = &args.plot {
         output::check_plot_path(plot, Path::new(""))?;
     }
@@ -113,11 +127,19 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         "--compute takes {} times, one per kind of job, such as 50ms,100ms,200ms",
         KINDS.len()
     );
+    in_workdir(|directory, processes| async move { compare(&args, &directory, processes).await })
+        .await
+}
+
+/// Runs a demo in a temporary directory. Ctrl-C ends its processes.
+async fn in_workdir<F: Future<Output = anyhow::Result<()>>>(
+    demo: impl FnOnce(PathBuf, Arc<Processes>) -> F,
+) -> anyhow::Result<Verdict> {
     let stop = signals::stop_requested()?;
     let workdir = Workdir::new().context("cannot make a temporary directory")?;
     let processes = Arc::<Processes>::default();
     let outcome = {
-        let mut demo = pin!(compare(&args, workdir.path(), Arc::clone(&processes)));
+        let mut demo = pin!(demo(workdir.path().to_owned(), Arc::clone(&processes)));
         tokio::select! {
             biased;
             outcome = &mut demo => outcome,

@@ -51,6 +51,12 @@ impl Processes {
         Ok((id, stdout))
     }
 
+    /// Fails if the demo has ended.
+    pub fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.0.lock().is_over, "the demo has ended");
+        Ok(())
+    }
+
     /// Starts a server, and waits for the line that it prints when it is ready.
     pub fn start_server(&self, command: &mut Command) -> anyhow::Result<u32> {
         let (id, mut stdout) = self.start(command)?;

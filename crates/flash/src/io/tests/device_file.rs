@@ -244,3 +244,41 @@ fn a_drive_with_larger_blocks_is_rejected() {
         "{opened:?}"
     );
 }
+
+/// A child that was forked while the device was open does not keep it locked, neither by the file
+/// nor by a uring.
+#[test]
+#[expect(unsafe_code, reason = "forks")]
+fn a_forked_child_does_not_keep_the_lock() {
+    let (_directory, path) = temporary_path();
+    let file = Arc::new(DeviceFile::open(&path, SIZE).unwrap());
+    let disk = open_disk(&file, Backend::Auto, &[]).unwrap();
+    // SAFETY: the child calls nothing but `alarm` and `pause`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child if this test has failed.
+        unsafe { libc::alarm(120) };
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(child > 0);
+    assert!(matches!(DeviceFile::open(&path, SIZE), Err(DeviceFileError::Locked { .. })));
+    drop((disk, file));
+    // The kernel tears down a uring later, so the lock may stay for a moment.
+    let began = std::time::Instant::now();
+    let reopened = loop {
+        match DeviceFile::open(&path, SIZE) {
+            Err(DeviceFileError::Locked { .. }) if began.elapsed().as_secs() < 30 => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            opened => break opened,
+        }
+    };
+    // SAFETY: the child is this test's own.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // SAFETY: as above; its status is of no interest.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    assert!(reopened.is_ok(), "{reopened:?}");
+}
