@@ -62,12 +62,12 @@ impl ItemMap {
 /// Ascending items of each part of a random split.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-pub fn split<'py>(
-    py: Python<'py>,
+pub fn split(
+    py: Python<'_>,
     items: u32,
     fractions: Vec<f64>,
     seed: u64,
-) -> PyResult<Vec<Bound<'py, PyArray1<u32>>>> {
+) -> PyResult<Vec<Bound<'_, PyArray1<u32>>>> {
     let parts = py.detach(|| sampler::split(items, &fractions, seed)).map_err(refused)?;
     Ok(parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect())
 }

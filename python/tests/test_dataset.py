@@ -136,6 +136,27 @@ def test_errors_name_wrong_storage_options(world: World) -> None:
             world.dataset(storage_options=options)
 
 
+def test_a_profile_replaces_the_credentials_of_the_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws = Path(os.environ["HOME"]) / ".aws"
+    aws.mkdir(parents=True)
+    keys = [world.options[name] for name in ("access_key", "secret_key")]
+    (aws / "credentials").write_text(
+        "[work]\naws_access_key_id = {}\naws_secret_access_key = {}\n".format(*keys)
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "of-another-user")
+    options = {"endpoint": world.endpoint, "region": "us-east-1", "profile": "work"}
+    dataset = world.dataset(storage_options=options, cache=None)
+    assert dataset[3] == CONTENTS[3]
+    by_url = forebay.Dataset("s3://bucket/train", storage_options=options, cache=None)
+    assert by_url[3] == CONTENTS[3]
+    missing = world.dataset(storage_options={**options, "profile": "none"}, cache=None)
+    with pytest.raises(forebay.ForebayError, match="the profile `none` has no key in"):
+        missing[3]
+
+
 def test_wrong_credentials_are_refused_without_showing_secrets(world: World) -> None:
     wrong = {**world.options, "secret_key": "guess-me-not"}
     dataset = world.dataset(storage_options=wrong, cache=None)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,15 @@ def test_torchrun_with_two_processes(world: World, tmp_path: Path) -> None:
     assert ran.stdout.count(f"epoch 102 102 {len(set(CONTENTS))}") == 2, ran.stdout
 
 
-@pytest.mark.parametrize("name", ["DataLoader", "Mixture", "Sampler", "wrap"])
+EXAMPLES = ["DataLoader", "Mixture", "Sampler", "wrap"]
+EXAMPLES += [f"Dataset.{name}" for name in ("subset", "split", "filter", "repeat")]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_the_docstrings(world: World, name: str) -> None:
     datasets = {variable: world.dataset(cache=None) for variable in ("dataset", "another")}
     names = {"forebay": forebay, "torch": torch, **datasets}
-    found = doctest.DocTestFinder(recurse=False).find(getattr(forebay, name), name, globs=names)
+    found = doctest.DocTestFinder(recurse=False).find(attrgetter(name)(forebay), name, globs=names)
     runner = doctest.DocTestRunner()
     for test in found:
         runner.run(test)
@@ -175,7 +180,7 @@ def test_the_examples_of_the_docstrings(world: World, name: str) -> None:
 def test_a_loader_names_what_to_do_with_other_datasets(world: World) -> None:
     dataset: Any = world.dataset(cache=None)
     others: list[tuple[Any, str]] = [
-        (torch.utils.data.Subset(dataset, [1, 2]), "SubsetRandomSampler"),
+        (torch.utils.data.Subset(dataset, [1, 2]), r"give dataset\.subset"),
         (forebay.IterableDataset(dataset), "torch.utils.data.DataLoader"),
         ([1, 2, 3], "forebay.wrap"),
     ]

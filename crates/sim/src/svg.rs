@@ -109,11 +109,16 @@ impl Svg {
         self.polyline(points, stroke, " stroke-dasharray=\"5 4\"");
     }
 
+    /// Draws a line through points, thicker than the others.
+    pub fn bold_curve(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str) {
+        self.polyline(points, stroke, " stroke-width=\"3\"");
+    }
+
     fn polyline(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str, more: &str) {
         let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let width = if more.contains("stroke-width") { "" } else { " stroke-width=\"1.6\"" };
         self.add(format_args!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\" \
-             stroke-width=\"1.6\"{more}/>",
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{stroke}\"{width}{more}/>",
             points.join(" ")
         ));
     }
@@ -126,18 +131,24 @@ impl Svg {
         ));
     }
 
-    /// Draws a row of coloured squares with names, `step` apart.
+    /// Draws coloured squares with names, in rows that end before the right margin. Returns where a
+    /// further entry would be.
     pub fn legend<'a>(
         &mut self,
         (left, y): (f64, f64),
-        step: f64,
         entries: impl Iterator<Item = (&'a str, &'a str)>,
-    ) {
-        for (index, (name, fill)) in entries.enumerate() {
-            let x = left + step * index as f64;
-            self.bar((x, y - 10.0), (10.0, 10.0), fill);
-            self.label((x + 15.0, y), Anchor::Start, name);
+    ) -> (f64, f64) {
+        let (mut x, mut y) = (left, y);
+        for (name, fill) in entries {
+            let width = SQUARE + 5.0 + LETTER * name.chars().count() as f64 + 14.0;
+            if x > left && x + width > WIDTH - RIGHT {
+                (x, y) = (left, y + LEGEND_ROW);
+            }
+            self.bar((x, y - SQUARE), (SQUARE, SQUARE), fill);
+            self.label((x + SQUARE + 5.0, y), Anchor::Start, name);
+            x += width;
         }
+        (x, y)
     }
 
     /// The content of the file.
@@ -150,16 +161,55 @@ impl Svg {
     }
 }
 
+/// Side of a legend's squares, mean width of a letter, and height of a legend's row.
+const SQUARE: f64 = 10.0;
+const LETTER: f64 = 6.8;
+const LEGEND_ROW: f64 = 16.0;
+
+/// forebay's own policies, which pictures of many highlight.
+const OURS: [&str; 3] = ["forebay", "next-use", "group"];
+/// Colour of a highlighted policy.
+const HIGHLIGHT: &str = "#d62728";
+/// Policies from which on the others are muted.
+const MANY: usize = 5;
+
+/// Whether a policy is forebay's own.
+pub fn is_ours(policy: &str) -> bool {
+    OURS.contains(&policy)
+}
+
+/// The colour of each policy: distinct ones. Among many, forebay's own is highlighted and the
+/// others are muted.
+pub fn policy_colours<'a>(policies: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let policies: Vec<&str> = policies.collect();
+    let is_highlighted = policies.len() >= MANY && policies.iter().any(|name| is_ours(name));
+    let colour_of = |(index, name): (usize, &&str)| match (is_highlighted, is_ours(name)) {
+        (true, true) => HIGHLIGHT.to_owned(),
+        (true, false) => hued(index, policies.len(), Tone { saturation: 0.35, lightness: 0.62 }),
+        (false, _) => colour(index, policies.len()),
+    };
+    policies.iter().enumerate().map(colour_of).collect()
+}
+
 /// Colour `index` of `of` distinct ones, as `#rrggbb`, which every SVG viewer supports.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
 pub fn colour(index: usize, of: usize) -> String {
-    const SATURATION: f64 = 0.7;
-    const LIGHTNESS: f64 = 0.42;
+    hued(index, of, Tone { saturation: 0.7, lightness: 0.42 })
+}
+
+/// What colours of different hues have in common.
+#[derive(Debug, Clone, Copy)]
+struct Tone {
+    saturation: f64,
+    lightness: f64,
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 255")]
+fn hued(index: usize, of: usize, Tone { saturation, lightness }: Tone) -> String {
     let hue = (index % of.max(1)) as f64 * 12.0 / of.max(1) as f64;
     let channel = |offset: f64| {
         let angle = (offset + hue) % 12.0;
         let slope = (angle - 3.0).min(9.0 - angle).clamp(-1.0, 1.0);
-        let share = LIGHTNESS - SATURATION * LIGHTNESS.min(1.0 - LIGHTNESS) * slope;
+        let share = lightness - saturation * lightness.min(1.0 - lightness) * slope;
         (share * 255.0).round() as u8
     };
     format!("#{:02x}{:02x}{:02x}", channel(0.0), channel(8.0), channel(4.0))
@@ -222,7 +272,7 @@ impl Panel {
 }
 
 /// Round figures from 0 to the end of an axis.
-fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
+pub fn ticks(max: f64, step_min: f64) -> impl Iterator<Item = f64> {
     let least = (max / STEPS_MAX).max(1e-6);
     let power = 10_f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
@@ -251,6 +301,45 @@ mod tests {
         let three: Vec<String> = (0..3).map(|index| colour(index, 3)).collect();
         assert_eq!(three, ["#b62020", "#20b620", "#2020b6"]);
         assert_eq!(colour(7, 5), colour(2, 5));
+    }
+
+    /// Where the entries of a legend begin.
+    fn places(names: &[&str]) -> Vec<(f64, f64)> {
+        let mut svg = Svg::new(WIDTH, 100.0, "");
+        svg.legend((LEFT, 50.0), names.iter().map(|name| (*name, "red")));
+        let labels = svg.text.lines().filter(|line| line.contains("text-anchor"));
+        let number = |line: &str, key: &str| -> f64 {
+            let rest = line.split_once(key).unwrap().1;
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        labels.map(|line| (number(line, "x=\""), number(line, "y=\""))).collect()
+    }
+
+    #[test]
+    fn the_entries_of_a_legend_neither_overlap_nor_leave_the_picture() {
+        let names: Vec<String> = (1..30).map(|length| "x".repeat(length % 17 + 1)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let places = places(&names);
+        let end = |at: usize| places[at].0 + LETTER * names[at].len() as f64;
+        assert_eq!(places.len(), names.len());
+        for at in 0..names.len() {
+            assert!(places[at].0 >= LEFT && end(at) <= WIDTH - RIGHT, "{:?}", places[at]);
+            if let Some(next) = places.get(at + 1) {
+                let is_below = next.1 >= places[at].1 + 12.0;
+                assert!(is_below || next.0 - SQUARE > end(at), "{next:?} after {:?}", places[at]);
+            }
+        }
+    }
+
+    #[test]
+    fn policies_have_distinct_colours_and_ours_stands_out_among_many() {
+        let few = policy_colours(["lru", "quiver", "forebay"].into_iter());
+        assert_eq!(few, [colour(0, 3), colour(1, 3), colour(2, 3)]);
+        let many = ["fifo", "lru", "arc", "slru", "tiny", "next-use"];
+        let colours = policy_colours(many.into_iter());
+        assert_eq!(colours[5], HIGHLIGHT);
+        let distinct: std::collections::BTreeSet<&String> = colours.iter().collect();
+        assert_eq!(distinct.len(), many.len());
     }
 
     #[test]

@@ -4,6 +4,7 @@
   ``stats``: what it counts; ``checkpoint``: checks of its states.
 - ``order``: what an order and an epoch are.
 - ``substitute``: orders that draw cached items first, and their replays.
+- ``deterministic``: one order for any number of ranks; ``item_numbers``: lengths and weights.
 - ``torch_orders``: PyTorch's own orders, and samplers of the user.
 - ``mixture_order``: the order of a ``forebay.Mixture``.
 - ``sampler``: ``forebay.Sampler``, the substitute order for other loaders.

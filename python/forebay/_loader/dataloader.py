@@ -74,10 +74,9 @@ class DataLoader(data.DataLoader[T_co]):
         depends on the generator's seed and the epoch alone. A step of all ranks takes the next
         ``world_size * batch_size`` items of it, so that steps have the same items with any number
         of ranks and workers, if that product is the same; cached items are not preferred.
-        ``"strict"``, the default for wrapped
-        datasets: the order of PyTorch's loader with the same generator. ``"replay"``: a recording
-        of another loader, bit for bit. With a sampler or batch sampler of your own the order is
-        always strict.
+        ``"strict"``, the default for wrapped datasets: the order of PyTorch's loader with the same
+        generator. ``"replay"``: a recording of another loader, bit for bit. With a sampler or batch
+        sampler of your own the order is always strict.
     replay
         The result of ``recording()``, for ``order="replay"``.
     lengths
@@ -90,10 +89,9 @@ class DataLoader(data.DataLoader[T_co]):
         proportion to its weight: the expected number of times, rounded down or up at random.
     rank, world_size
         The rank of this process and the number of ranks, for orders that divide items:
-        ``"substitute"`` and ``"deterministic"``. The default is
-        from ``torch.distributed`` or the environment (``RANK``, ``WORLD_SIZE``; ``srun``), when an
-        epoch begins. All ranks get the same number of batches; no ``DistributedSampler`` is
-        needed.
+        ``"substitute"`` and ``"deterministic"``. The default is from ``torch.distributed`` or the
+        environment (``RANK``, ``WORLD_SIZE``; ``srun``), when an epoch begins. All ranks get the
+        same number of batches; no ``DistributedSampler`` is needed.
     on_error
         What to do with items that cannot be read; replaces the value of :class:`forebay.Dataset`.
     options

@@ -12,6 +12,7 @@ that are overridden here; if not, the loader uses PyTorch's iterator unchanged.
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import threading
 from collections import deque
@@ -144,7 +145,15 @@ class SurvivingIterator:
             self._replace()
 
     def _on_died(self, died: WorkerDied) -> None:
+        could_not_start = self._workers.could_not_start()
         self._workers.abandon()
+        if could_not_start:
+            # The next ones would fail in the same way, and each prints its own error.
+            raise WorkerError(
+                "a worker could not start, and has printed why; if the script itself starts"
+                " workers when it is imported, put that code under `if __name__ == '__main__':`, or"
+                " give multiprocessing_context='fork'"
+            ) from None
         self._deaths += 1
         reason = str(died.__cause__).rstrip(". ")
         if self._deaths > DEATHS_MAX:
@@ -223,6 +232,8 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self._is_primed = False
         self._prefetched_max = loader.prefetch_factor * loader.num_workers
         self._pid = os.getpid()
+        context = loader.multiprocessing_context or multiprocessing
+        self._is_forked = context.get_start_method() == "fork"
         self._arena = new_arena(loader.num_workers)
         super().__init__(
             _Overlay(
@@ -283,6 +294,16 @@ class _Workers(_MultiProcessingDataLoaderIter):
         self.pending.clear()
         self.again.clear()
         self._sampler_iter = iter(self._index_sampler)
+
+    def could_not_start(self) -> bool:
+        """Whether a worker has ended with an error of its own before the first batch.
+
+        Errors of items reach the main process, and a killed worker has a negative exit code. So an
+        exit code of 1 is an exception while a spawned worker imported the script.
+        """
+        if self.finished or self._is_forked:
+            return False
+        return any(worker.exitcode == 1 for worker in self._workers)
 
     def abandon(self) -> None:
         """Kill all workers without touching their queues and locks; a forked child leaves them."""

@@ -42,7 +42,8 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         .with_context(|| format!("cannot stop process {pid}; stop it as its own user"))?;
     tokio::select! {
         () = signals::process_ended(process) => {
-            output::note(&format!("the node at `{}` has stopped (process {pid})", socket.display()));
+            let shown = socket.display();
+            output::note(&format!("the node at `{shown}` has stopped (process {pid})"));
             Ok(Verdict::Yes)
         }
         () = tokio::time::sleep(args.timeout) => bail!(

@@ -96,7 +96,7 @@ impl ItemMap {
         self.of_entries(items, None)
     }
 
-    /// The map of an epoch in which items occur by weight, as often as there are items.
+    /// The map of an epoch in which items occur by weight. It has one entry per item on average.
     pub fn weighted(&self, weights: &[f64], seed: u64, epoch: u64) -> Result<Self, ItemMapError> {
         let items = self.half_chunks.items();
         if weights.len() as u64 != items {

@@ -1,7 +1,7 @@
 //! Picture of perfect hits over cache size.
 
 use super::report::Report;
-use crate::svg::{Anchor, Svg, colour};
+use crate::svg::{Anchor, Svg, is_ours, policy_colours, short, ticks};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 480.0;
@@ -27,11 +27,10 @@ impl Report {
 
         let kind = if self.synthetic { " (synthetic)" } else { "" };
         let mut svg = Svg::new(WIDTH, HEIGHT, &format!("Perfect hits, {}{kind}", self.trace));
-        for step in 0..=4 {
-            let rate = top * f64::from(step) / 4.0;
-            svg.line((LEFT, y(rate)), (WIDTH - RIGHT, y(rate)), "#ddd");
-            let text = format!("{:.1} %", rate * 100.0);
-            svg.label((LEFT - 6.0, y(rate) + 4.0), Anchor::End, &text);
+        for percent in ticks(top * 100.0, 0.0) {
+            let at = y(percent / 100.0);
+            svg.line((LEFT, at), (WIDTH - RIGHT, at), "#ddd");
+            svg.label((LEFT - 6.0, at + 4.0), Anchor::End, &format!("{} %", short(percent)));
         }
         for (index, share) in shares.iter().enumerate() {
             let at = (x(index), HEIGHT - BOTTOM + 18.0);
@@ -43,19 +42,26 @@ impl Report {
             let rate = bounds.infinite.perfect_rate();
             svg.dashed((LEFT, y(rate)), (WIDTH - RIGHT, y(rate)), "#888");
         }
-        for (index, policy) in policies.iter().enumerate() {
-            let colour = colour(index, policies.len());
+        let colours = policy_colours(policies.iter().map(|policy| policy.name()));
+        let mut drawn: Vec<_> = policies.iter().zip(&colours).enumerate().collect();
+        // Ours last, above the others.
+        drawn.sort_by_key(|(_, (policy, _))| is_ours(policy.name()));
+        for (index, (policy, colour)) in drawn {
             let points = shares.iter().enumerate().filter_map(|(step, share)| {
                 let row = self.row(*policy, *share)?;
                 Some((x(step), y(row.single.perfect_rate())))
             });
             let points: Vec<(f64, f64)> = points.collect();
-            svg.curve(points.iter().copied(), &colour);
+            if is_ours(policy.name()) {
+                svg.bold_curve(points.iter().copied(), colour);
+            } else {
+                svg.curve(points.iter().copied(), colour);
+            }
             for point in points {
-                svg.dot(point, &colour);
+                svg.dot(point, colour);
             }
             let at = (WIDTH - RIGHT + 20.0, TOP + 16.0 * index as f64);
-            svg.coloured_label(at, Anchor::Start, &colour, policy.name());
+            svg.coloured_label(at, Anchor::Start, colour, policy.name());
         }
         svg.finish()
     }

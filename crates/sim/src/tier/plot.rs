@@ -1,7 +1,10 @@
 //! Pictures of absorbed bytes over time.
 
 use super::outcome::Outcome;
-use crate::svg::{Anchor, GAP, PANEL, Panel, Svg, TOP, WIDTH, colour};
+use crate::svg::{Anchor, LEFT, PANEL, Panel, Svg, TOP, WIDTH, is_ours, policy_colours};
+
+/// Space below each panel: the axis, and three rows of legend.
+const GAP: f64 = 110.0;
 
 /// A panel per variant and a curve per policy; `line` is a reference rate with its name.
 pub fn over_time(outcomes: &[Outcome], line: Option<(f64, &str)>) -> String {
@@ -21,16 +24,24 @@ pub fn over_time(outcomes: &[Outcome], line: Option<(f64, &str)>) -> String {
         let panel = Panel { top, x_max: longest, y_max: highest };
         let title = variant.as_ref().map_or("absorbed", |variant| variant);
         panel.axes(&mut svg, &format!("{title}, GB/s"), "hours", 0.0);
-        for (index, run) in runs.iter().enumerate() {
-            let fill = colour(index, runs.len());
+        let colours = policy_colours(runs.iter().map(|run| run.policy.name()));
+        // Ours last, above the others.
+        let mut drawn: Vec<(&&Outcome, &String)> = runs.iter().zip(&colours).collect();
+        drawn.sort_by_key(|(run, _)| is_ours(run.policy.name()));
+        for (run, fill) in drawn {
             let points = run.absorbed_over_time.iter().enumerate().map(|(step, bytes)| {
                 let hours = step as f64 * run.step_seconds / 3600.0;
                 (panel.x(hours), panel.y(rate(run, *bytes)))
             });
-            svg.curve(points, &fill);
-            let at = (WIDTH - 100.0 * (runs.len() - index) as f64, top - 10.0);
-            svg.coloured_label(at, Anchor::Start, &fill, run.policy.name());
+            if is_ours(run.policy.name()) {
+                svg.bold_curve(points, fill);
+            } else {
+                svg.curve(points, fill);
+            }
         }
+        let entries = runs.iter().zip(&colours);
+        let entries = entries.map(|(run, fill)| (run.policy.name(), &**fill));
+        svg.legend((LEFT, top + PANEL + 54.0), entries);
         if let Some((rate, name)) = line {
             let y = panel.y(rate / 1e9);
             svg.dashed((panel.x(0.0), y), (panel.x(longest), y), "black");

@@ -4,15 +4,13 @@ use super::{
     compare::Comparison,
     outcome::{Outcome, StageTimes},
 };
-use crate::svg::{Anchor, GAP, LEFT, PANEL, Panel, RIGHT, Svg, TOP, WIDTH, colour};
+use crate::svg::{Anchor, GAP, LEFT, PANEL, Panel, RIGHT, Svg, TOP, WIDTH, colour, policy_colours};
 
 const READ: &str = "#7b9fd4";
 const TRANSFORM: &str = "#e3c16f";
 const COMPUTE: &str = "#5f9e6e";
 const FAULT: &str = "#b03030";
 const BOUND: &str = "#333333";
-/// Distance between the entries of a legend.
-const LEGEND_STEP: f64 = 90.0;
 /// Most faults with a label; more would overlap.
 const NAMED_FAULTS: usize = 10;
 
@@ -164,7 +162,7 @@ fn stages(svg: &mut Svg, top: f64, outcome: &Outcome) {
         1.0,
     );
     let stages = [("read", READ), ("transform", TRANSFORM), ("GPU", COMPUTE)];
-    svg.legend((WIDTH - RIGHT - 270.0, top - 10.0), LEGEND_STEP, stages.into_iter());
+    svg.legend((WIDTH - RIGHT - 270.0, top - 10.0), stages.into_iter());
     let height = PANEL / rows.len() as f64 * 0.7;
     for (index, row) in rows.iter().enumerate() {
         let y = panel.y(index as f64 + 0.85);
@@ -194,13 +192,14 @@ pub fn comparison(comparison: &Comparison) -> String {
     let highest = speeds.copied().chain(bounds).fold(1.0, f64::max);
     let panel = Panel { top: TOP + 10.0, x_max: variants.len() as f64, y_max: highest };
     panel.heights(&mut svg, 0.0);
+    let colours = policy_colours(policies.iter().map(|policy| policy.name()));
     let width = (WIDTH - LEFT - RIGHT) / variants.len() as f64 / (policies.len() + 1) as f64;
     for (column, variant) in variants.iter().enumerate() {
         let left = panel.x(column as f64) + width / 2.0;
         for (index, (_, speed)) in comparison.of_variant(variant).enumerate() {
             let x = left + width * index as f64;
             let y = panel.y(speed.unwrap_or(0.0));
-            svg.bar((x, y), (width * 0.9, panel.y(0.0) - y), &colour(index, policies.len()));
+            svg.bar((x, y), (width * 0.9, panel.y(0.0) - y), &colours[index]);
             let shown = speed.map_or("–".to_owned(), |speed| format!("{speed:.2}"));
             svg.label((x + width * 0.45, y - 4.0), Anchor::Middle, &shown);
         }
@@ -212,12 +211,9 @@ pub fn comparison(comparison: &Comparison) -> String {
         svg.label((f64::midpoint(left, right), panel.y(0.0) + 18.0), Anchor::Middle, name);
     }
     let y = panel.y(0.0) + 46.0;
-    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    let left = middle - LEGEND_STEP / 2.0 * (policies.len() + 1) as f64;
-    let colours: Vec<String> = (0..policies.len()).map(|at| colour(at, policies.len())).collect();
     let entries = policies.iter().zip(&colours);
-    svg.legend((left, y), LEGEND_STEP, entries.map(|(policy, fill)| (policy.name(), &**fill)));
-    let left = left + LEGEND_STEP * policies.len() as f64;
+    let entries = entries.map(|(policy, fill)| (policy.name(), &**fill));
+    let (left, y) = svg.legend((LEFT, y), entries);
     svg.dashed((left, y - 4.0), (left + 24.0, y - 4.0), BOUND);
     svg.label((left + 30.0, y), Anchor::Start, "bound");
     svg.finish()

@@ -55,8 +55,8 @@ fn progress(svg: &mut Svg, panel: &Panel, experiment: &Experiment, phases: [&Pha
     }
     let y = panel.top - 32.0;
     let kinds = KINDS.iter().zip(COLOURS).map(|(kind, colour)| (kind.name, colour));
-    svg.legend((LEFT, y), 120.0, kinds);
-    let lines = LEFT + 120.0 * KINDS.len() as f64 + 20.0;
+    let (end, y) = svg.legend((LEFT, y), kinds);
+    let lines = end + 20.0;
     svg.dashed((lines, y - 5.0), (lines + 30.0, y - 5.0), GREY);
     svg.label((lines + 36.0, y), Anchor::Start, "directly from the origin");
     svg.line((lines + 200.0, y - 5.0), (lines + 230.0, y - 5.0), GREY);

@@ -122,6 +122,7 @@ impl HalfChunkMap {
     /// parts are different maps, and neither continues the other's epochs.
     #[must_use]
     pub fn of_part(self, items: &[u32]) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let words = [self.fingerprint as u32, (self.fingerprint >> 32) as u32];
         Self { fingerprint: fingerprint(&[&words, items]), ..self }
     }

@@ -72,7 +72,7 @@ pub fn split(items: u32, fractions: &[f64], seed: u64) -> Result<Vec<Vec<u32>>, 
     for (part, fraction) in fractions.iter().enumerate() {
         until += fraction;
         let is_last = part + 1 == fractions.len();
-        let end = if is_last { items } else { (until * f64::from(items)).round() as u32 };
+        let end = if is_last { items } else { whole((until * f64::from(items)).round()) };
         let end = end.clamp(start, items);
         if start == end {
             let fraction = fraction.to_string();
@@ -109,17 +109,23 @@ pub fn weighted_counts(
     random.shuffle(&mut order);
     let offset = f64::from(random.below(u32::MAX)) / f64::from(u32::MAX);
     let mut counts = vec![0; weights.len()];
-    let (mut sum, mut drawn) = (0.0, 0);
+    let (mut sum, mut given) = (0.0, 0);
     for (position, item) in order.iter().enumerate() {
         sum += weights[*item as usize];
         // The last item with a weight takes what rounding has left.
         let is_last = position + 1 == order.len();
-        let due = (sum / total * f64::from(draws) + offset).floor() as u32;
-        let due = if is_last { draws } else { due.clamp(drawn, draws) };
-        counts[*item as usize] = due - drawn;
-        drawn = due;
+        let due = whole((sum / total * f64::from(draws) + offset).floor());
+        let due = if is_last { draws } else { due.clamp(given, draws) };
+        counts[*item as usize] = due - given;
+        given = due;
     }
     Ok(counts)
+}
+
+/// A whole number of items.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^32 items")]
+fn whole(items: f64) -> u32 {
+    items as u32
 }
 
 #[cfg(test)]
@@ -151,7 +157,7 @@ mod tests {
         }
 
         #[test]
-        fn an_item_occurs_as_often_as_its_weight_says(
+        fn the_number_of_an_item_is_its_share_by_weight(
             weights in proptest::collection::vec(0.0_f64..10.0, 1..200),
             draws in 1_u32..1000,
             seed in any::<u64>(),
