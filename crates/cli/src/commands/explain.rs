@@ -182,7 +182,7 @@ pub fn explanation_to_text(explanation: &Explanation) -> String {
     let (why, manager, chunks) = (printable(why), printable(manager), chunks(half_chunks));
     let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");
     text.push_str(
-        "          P pinned  R rotating  L being filled  - not kept; lower case: one half of a chunk\n",
+        "          P pinned  R rotating  L being filled  - not kept; lower case: half of a chunk\n",
     );
     if !explanation.jobs.is_empty() {
         let rows: Vec<Vec<String>> = explanation.jobs.iter().map(row).collect();

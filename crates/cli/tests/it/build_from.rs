@@ -29,7 +29,7 @@ fn objects() -> Sandbox {
     sandbox
 }
 
-/// Builds the digest anew from `old.digest`, and checks that it is the one of a full build.
+/// Builds the digest again, from `old.digest`, and checks that it is the one of a full build.
 fn update(sandbox: &Sandbox, options: &[&str]) -> (Value, Vec<String>) {
     let origin = sandbox.serve(|_| {});
     let from = [options, &["--from", "old.digest"]].concat();
