@@ -111,7 +111,7 @@ impl StreamsReport {
             svg.curve(points.map(|(x, y)| (panel.x(x), panel.y(y))), colour);
         }
         let names = Way::ALL.map(Way::name).into_iter().zip(COLOURS);
-        svg.legend((LEFT, panel.top - 32.0), 120.0, names);
+        svg.legend((LEFT, panel.top - 32.0), names);
         svg.finish()
     }
 }
