@@ -6,7 +6,7 @@ use forebay_core::{
     ByteSize, HalfChunk, ItemOrdinal,
     train::{
         job::HalfChunkSize,
-        sampler::{HalfChunkMap, HalfChunkMapError},
+        sampler::{HalfChunkMap, HalfChunkMapError, packs_open_max},
     },
 };
 use forebay_digest::{Digest, DigestError};
@@ -19,6 +19,10 @@ pub struct ItemMap {
     locations: Arc<[Location]>,
     /// Of each half-chunk.
     sizes: Vec<HalfChunkSize>,
+    /// Mean length of the blobs of a random byte, if blobs are packs: if any has several items.
+    pack_bytes: Option<u64>,
+    /// Bytes that a probe reads for an item, on average.
+    probe_item: ByteSize,
 }
 
 /// Where an item is.
@@ -46,25 +50,53 @@ impl ItemMap {
         let summary = digest.summary();
         let mut locations = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
         let mut sizes = vec![HalfChunkSize::default(); summary.chunking.half_chunks() as usize];
+        let (mut squares, mut is_packed, mut probed) = (0_u128, false, 0_u128);
         for (blob, row) in (0_u32..).zip(digest.blobs()) {
             let row = row?;
             let half_chunk = summary.chunking.half_chunk_of(row.start, ByteSize(summary.bytes));
             let size = &mut sizes[half_chunk.index()];
             size.bytes.0 = size.bytes.0.saturating_add(row.length);
             size.items += row.item_count();
+            squares = squares.saturating_add(u128::from(row.length).pow(2));
+            is_packed |= row.item_count() > 1;
+            // An item that begins anywhere in a leaf touches one leaf more than it fills.
+            let mean = row.length / row.item_count().max(1);
+            let leaf = row.tree()?.map(|tree| u64::from(tree.leaf().bytes()));
+            let one = leaf.map_or(row.length, |leaf| row.length.min(mean + leaf));
+            probed += u128::from(one) * u128::from(row.item_count());
             locations.extend((0..row.item_count()).map(|_| Location { blob, half_chunk }));
         }
         let count = u32::try_from(sizes.len()).expect("at most twice the chunks");
         let of_items = locations.iter().map(|location| location.half_chunk);
-        let half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
-        Ok(Self { half_chunks, digest: digest.clone(), locations: locations.into(), sizes })
+        let mut half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
+        let pack_bytes = is_packed.then(|| {
+            let mean = squares / u128::from(summary.bytes.max(1));
+            u64::try_from(mean).unwrap_or(u64::MAX).max(1)
+        });
+        if is_packed {
+            let packs = locations.iter().map(|location| location.blob);
+            half_chunks = half_chunks.with_packs(packs.collect());
+        }
+        let probe_item = probed / u128::from(summary.items.max(1));
+        let probe_item = ByteSize(u64::try_from(probe_item).unwrap_or(u64::MAX));
+        let (digest, locations) = (digest.clone(), locations.into());
+        Ok(Self { half_chunks, digest, locations, sizes, pack_bytes, probe_item })
     }
 
     /// The same dataset with the length of each item, for batches of like length.
     pub fn with_lengths(&self, lengths: &[f64]) -> Result<Self, HalfChunkMapError> {
         let half_chunks = self.half_chunks.clone().with_lengths(lengths)?;
-        let (digest, locations) = (self.digest.clone(), Arc::clone(&self.locations));
-        Ok(Self { half_chunks, digest, locations, sizes: self.sizes.clone() })
+        let locations = Arc::clone(&self.locations);
+        let (digest, sizes) = (self.digest.clone(), self.sizes.clone());
+        let Self { pack_bytes, probe_item, .. } = *self;
+        Ok(Self { half_chunks, digest, locations, sizes, pack_bytes, probe_item })
+    }
+
+    /// Packs that are open at a time when items outside the cache are drawn, for an agent of this
+    /// memory; 0 if no blob has several items. See
+    /// [`forebay_core::train::sampler::EpochPlan::pack_window`].
+    pub fn pack_window(&self, agent_memory: ByteSize) -> u32 {
+        self.pack_bytes.map_or(0, |pack_bytes| packs_open_max(agent_memory, pack_bytes))
     }
 
     /// The part that samplers need.
@@ -75,6 +107,12 @@ impl ItemMap {
     /// Size of each half-chunk.
     pub fn sizes(&self) -> &[HalfChunkSize] {
         &self.sizes
+    }
+
+    /// Bytes that a probe reads for an item, on average: of a pack some leaves of its hash tree, or
+    /// without one the whole pack.
+    pub fn probe_item(&self) -> ByteSize {
+        self.probe_item
     }
 
     /// Share of the dataset's bytes in these half-chunks.

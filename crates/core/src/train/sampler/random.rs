@@ -14,6 +14,8 @@ pub(super) enum Purpose {
     Batch = 2,
     /// The order of a half-chunk's runs of like length.
     Runs = 3,
+    /// The pack order of a half-chunk, and the order in which half-chunks join a window.
+    Packs = 4,
 }
 
 /// A sequence that is determined by its key.
