@@ -132,16 +132,17 @@ impl Job {
         Ok(Recording::decode(recording).map_err(|error| state_error(&error))?.items())
     }
 
-    /// Reports from now on, as epoch `number` of this run, instead of `previous`.
-    #[pyo3(signature = (incarnation, number, epoch_batches, previous = None))]
+    /// Reports from now on, as epoch `number` of this run on `gpus` GPUs, instead of `previous`.
+    #[pyo3(signature = (incarnation, number, epoch_batches, gpus, previous = None))]
     fn start_reporting(
         &mut self,
         incarnation: u64,
         number: u64,
         epoch_batches: u64,
+        gpus: u32,
         mut previous: Option<PyRefMut<'_, Self>>,
     ) {
-        let run = JobRun { incarnation, gpus: 1, epoch_batches };
+        let run = JobRun { incarnation, gpus, epoch_batches };
         let previous = previous.as_mut().map(|previous| &mut previous.0);
         self.0.start_reporting(run, number, previous);
     }
