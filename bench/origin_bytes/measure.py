@@ -24,23 +24,23 @@ from origin_bytes.settings import Outcome, Setting, Window
 CAUSES = ("probe", "uncached", "fallback")
 #: Fraction of its capacity that a node keeps free (`docs/guide/node.md`).
 FREE_SPACE = 0.1
-#: Memory of an agent. A larger one would be a second cache, which the bound does not count.
-AGENT_MEMORY = "8MiB"
+#: The smallest node. Of a dataset whose half-chunks are larger it keeps nothing.
+CAPACITY_MIN = 8 << 20
 #: Timeout of an epoch.
 EPOCH_SECONDS_MAX = 300.0
 
 
-def numbered(items: int, size: int) -> Iterator[bytes]:
+def numbered(items: int, size: int, first: int = 0) -> Iterator[bytes]:
     """Items of one size that begin with their number, so that all differ."""
     filling = bytes(range(256)) * (size // 256 + 1)
-    for item in range(items):
+    for item in range(first, first + items):
         yield item.to_bytes(8, "little") + filling[: size - 8]
 
 
 def run(world: harness.World, directory: Path, setting: Setting, size: int, items: int) -> Outcome:
     """Count the origin bytes of a setting over a dataset of ``items`` items of ``size`` bytes."""
     total, batches = size * items, -(-items // setting.batch)
-    capacity = int(total * (setting.cache + 0.01) / (1.0 - FREE_SPACE))
+    capacity = max(CAPACITY_MIN, int(total * (setting.cache + 0.01) / (1.0 - FREE_SPACE)))
     with ExitStack() as stack:
         options = ("--capacity", f"{capacity}B", "--memory-cache", "1MiB")
         stack.enter_context(harness.node(directory, *options))
@@ -136,7 +136,7 @@ def job(
     packages = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "FOREBAY_AGENT_MEMORY": AGENT_MEMORY,
+        "FOREBAY_AGENT_MEMORY": setting.agent_memory,
         "PYTHONPATH": os.pathsep.join(filter(None, packages)),
     }
     with subprocess.Popen(command, env=environment, **pipes) as process:

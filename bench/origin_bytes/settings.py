@@ -25,6 +25,8 @@ class Setting:
     #: Seconds of computing per batch of the fastest job.
     compute: float = 0.005
     workers: int = 0
+    #: Memory of an agent. A larger one would be a second cache, which the bound does not count.
+    agent_memory: str = "8MiB"
 
     def compute_of(self, job: int) -> float:
         """Seconds of computing per batch of a job. Job 0 is the fastest."""
@@ -64,6 +66,11 @@ class Window:
     def counted(self) -> float:
         """Origin bytes per turn, without probes."""
         return (self.origin - self.causes["probe"]) / self.turns
+
+    @property
+    def probed(self) -> float:
+        """Origin bytes of probes per turn."""
+        return self.causes["probe"] / self.turns
 
     @property
     def per_turn(self) -> dict[str, float]:

@@ -172,7 +172,12 @@ class Job:
     @staticmethod
     def recorded_items(recording: bytes) -> int: ...
     def start_reporting(
-        self, incarnation: int, number: int, epoch_batches: int, previous: Job | None = None
+        self,
+        incarnation: int,
+        number: int,
+        epoch_batches: int,
+        gpus: int,
+        previous: Job | None = None,
     ) -> None: ...
     def stop_reporting(self) -> None: ...
     @property

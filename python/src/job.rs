@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use forebay_client::{self as client, JobRun, ManagerLink, NextBatch, ReportOutcome};
 use forebay_core::{
-    ItemOrdinal,
+    ByteSize, ItemOrdinal,
+    agent::agent_cache::AGENT_CACHE_SIZE_MAX,
     train::{
         benefit::BatchTime,
         manager::{Report, ReportAnswer},
@@ -49,6 +50,13 @@ impl ManagerLink for Link<'_, '_> {
     }
 }
 
+/// The memory of the job's agent, which reads the same variable. An invalid size is the agent's to
+/// refuse.
+fn agent_memory() -> ByteSize {
+    let given = std::env::var("FOREBAY_AGENT_MEMORY").ok();
+    given.and_then(|size| size.parse().ok()).unwrap_or(AGENT_CACHE_SIZE_MAX)
+}
+
 #[pymethods]
 impl Job {
     /// The beginning of an epoch. A batch looks at `over_ask` candidates per item; batches of like
@@ -74,6 +82,7 @@ impl Job {
             ending: ending(drop_last),
             over_ask,
             like_length,
+            pack_window: items.0.pack_window(agent_memory()),
             ..EpochPlan::new(seed, epoch, batch).on(rank, world)
         };
         let job = client::Job::new(&items.0, plan);
@@ -102,6 +111,7 @@ impl Job {
         let plan = EpochPlan {
             ending: ending(drop_last),
             like_length: former.like_length,
+            pack_window: items.0.pack_window(agent_memory()),
             ..EpochPlan::new(former.seed, former.epoch, batch).on(rank, world)
         };
         made(client::Job::reshard(&items.0, &states, plan))
@@ -122,16 +132,17 @@ impl Job {
         Ok(Recording::decode(recording).map_err(|error| state_error(&error))?.items())
     }
 
-    /// Reports from now on, as epoch `number` of this run, instead of `previous`.
-    #[pyo3(signature = (incarnation, number, epoch_batches, previous = None))]
+    /// Reports from now on, as epoch `number` of this run on `gpus` GPUs, instead of `previous`.
+    #[pyo3(signature = (incarnation, number, epoch_batches, gpus, previous = None))]
     fn start_reporting(
         &mut self,
         incarnation: u64,
         number: u64,
         epoch_batches: u64,
+        gpus: u32,
         mut previous: Option<PyRefMut<'_, Self>>,
     ) {
-        let run = JobRun { incarnation, gpus: 1, epoch_batches };
+        let run = JobRun { incarnation, gpus, epoch_batches };
         let previous = previous.as_mut().map(|previous| &mut previous.0);
         self.0.start_reporting(run, number, previous);
     }

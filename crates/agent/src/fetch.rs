@@ -1,13 +1,14 @@
 //! Fetches: carries out the steps that [`forebay_core::agent::fetch`] decides. Bytes from the
 //! origin are verified against the blob's address before they are used.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
     BlobOrdinal,
     agent::fetch::{FetchEvent, FetchReason, FetchState, NodeState, Outcome, Purpose, Step},
     cluster::backoff::Elapsed,
+    dataset::hash_tree::verify_slice,
 };
 use forebay_digest::DigestError;
 use forebay_origin::{OriginError, PIECE};
@@ -86,17 +87,31 @@ impl AgentService {
         Ok(FetchedBlob { content, _memory: Some(memory) })
     }
 
-    /// A probe: reads the blob from the origin, whatever is resident.
+    /// A probe: reads a blob, or some leaves of its hash tree, from the origin, whatever is
+    /// resident.
     pub(crate) async fn fetch_from_origin(
         &self,
         blob: BlobOrdinal,
+        extent: Range<u64>,
     ) -> Result<FetchedBlob, FetchError> {
-        let length = self.digest.blob(blob)?.length;
+        let length = extent.end - extent.start;
         let memory = self.memory.take(length).await;
         self.counters.probes.one();
         self.counters.probe_bytes.add(length);
-        let content = self.read_origin(blob, None).await?;
+        let content = self.read_origin(blob, extent, None).await?;
         Ok(FetchedBlob { content, _memory: Some(memory) })
+    }
+
+    /// The part of a blob that is read for a range of it alone: whole leaves of its hash tree, so
+    /// that they can be verified. The whole blob, if the digest has no tree of it.
+    pub(crate) fn extent_of(
+        &self,
+        blob: BlobOrdinal,
+        range: &Range<u64>,
+    ) -> Result<Range<u64>, FetchError> {
+        let row = self.digest.blob(blob)?;
+        let tree = row.tree()?.filter(|tree| tree.is_of(&self.namespace, &row.address));
+        Ok(tree.map_or(0..row.length, |tree| tree.leaf().cover(range, row.length)))
     }
 
     /// Prefetches a blob for its node, if no other agent does. A blob that no node will keep goes
@@ -108,7 +123,7 @@ impl AgentService {
     ) -> Result<(), FetchError> {
         let length = self.digest.blob(blob)?.length;
         let link = self.links.to_owner(blob).await;
-        let cached = self.cache.lock().peek(blob);
+        let cached = self.cache.lock().get(blob);
         if let Some(content) = cached {
             if let Ok(link) = link {
                 self.put_cached(&link, blob, &content).await;
@@ -154,8 +169,7 @@ impl AgentService {
         if let Ok((_, Some(claim))) = node.claim(blob).await {
             let is_stored = claim.put(content).await.is_ok();
             if is_stored {
-                // A blob that was read may be evicted.
-                self.cache.lock().read(blob);
+                self.cache.lock().on_put(blob);
             } else {
                 self.count_refused(content);
                 claim.release().await;
@@ -222,7 +236,7 @@ impl AgentService {
                     }
                     FetchReason::Claim | FetchReason::NoNode => {}
                 }
-                match self.read_origin(task.blob, task.claim.as_ref()).await {
+                match self.read_origin(task.blob, 0..task.length, task.claim.as_ref()).await {
                     Ok(content) => {
                         task.content = content;
                         FetchEvent::Fetched
@@ -260,7 +274,7 @@ impl AgentService {
 
     async fn claim(&self, task: &mut FetchTask) -> FetchEvent {
         // Another fetch of this agent may have cached it since.
-        if let Some(content) = self.cache.lock().read(task.blob) {
+        if let Some(content) = self.cache.lock().get(task.blob) {
             task.content = content;
             return FetchEvent::Bytes;
         }
@@ -296,15 +310,17 @@ impl AgentService {
         }
     }
 
-    /// Reads a blob and verifies its address. A transfer that does not match is repeated once.
+    /// Reads a blob and verifies its address, or some of its leaves and verifies their hashes. A
+    /// transfer that does not match is repeated once.
     async fn read_origin(
         &self,
         blob: BlobOrdinal,
+        extent: Range<u64>,
         claim: Option<&HeldClaim>,
     ) -> Result<Bytes, FetchError> {
         for _ in 0..TRANSFERS_MAX {
-            let content = self.transfer(blob, claim).await?;
-            if self.is_at_address(blob, &content).await {
+            let content = self.transfer(blob, &extent, claim).await?;
+            if self.is_extent(blob, &extent, &content).await? {
                 return Ok(content);
             }
             self.counters.transfers_damaged.one();
@@ -314,18 +330,41 @@ impl AgentService {
         Err(FetchError::HashMismatch(first.map(|part| part.object.to_owned()).unwrap_or_default()))
     }
 
-    /// Reads a blob's parts, in order.
+    /// Whether these bytes are an extent of a blob: all of it, or some of its leaves.
+    async fn is_extent(
+        &self,
+        blob: BlobOrdinal,
+        extent: &Range<u64>,
+        content: &[u8],
+    ) -> Result<bool, FetchError> {
+        if *extent == (0..self.digest.blob(blob)?.length) {
+            return Ok(self.is_at_address(blob, content).await);
+        }
+        let row = self.digest.blob(blob)?;
+        let is_slice =
+            |tree| verify_slice(&self.namespace, &row.address, &tree, extent.start, content);
+        Ok(row.tree()?.is_some_and(is_slice))
+    }
+
+    /// Reads the parts of an extent of a blob, in order.
     async fn transfer(
         &self,
         blob: BlobOrdinal,
+        extent: &Range<u64>,
         claim: Option<&HeldClaim>,
     ) -> Result<Bytes, FetchError> {
         let row = self.digest.blob(blob)?;
-        let mut parts = Vec::new();
+        let (mut parts, mut at) = (Vec::new(), 0);
         for part in row.parts() {
             let part = part?;
-            let range = part.offset..part.offset + part.length;
-            parts.push((part.object.to_owned(), self.version_of(&part), range));
+            let own = at..at + part.length;
+            at = own.end;
+            let start = extent.start.clamp(own.start, own.end) - own.start;
+            let end = extent.end.clamp(own.start, own.end) - own.start;
+            if start < end || *extent == (0..row.length) {
+                let range = part.offset + start..part.offset + end;
+                parts.push((part.object.to_owned(), self.version_of(&part), range));
+            }
         }
         // Lazily, piece by piece: a digest may announce more bytes than the origin has.
         let reads = parts.into_iter().flat_map(|(object, version, range)| {
@@ -333,7 +372,8 @@ impl AgentService {
                 (object.clone(), version.clone(), start..range.end.min(start + PIECE))
             })
         });
-        let mut content = ByteChain::new(usize::try_from(row.length).unwrap_or(0));
+        let length = extent.end - extent.start;
+        let mut content = ByteChain::new(usize::try_from(length).unwrap_or(0));
         let mut bytes = stream::iter(reads)
             .map(|(object, version, range)| async move {
                 self.origin.read(&object, &version, range).await

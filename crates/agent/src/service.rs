@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -106,6 +107,14 @@ enum Answer {
     Get(Vec<BlobRange>),
     /// The results of checking these blobs, from a task.
     Recheck(Vec<BlobOrdinal>),
+}
+
+/// A part of a blob that is read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    blob: BlobOrdinal,
+    start: u64,
+    end: u64,
 }
 
 /// Memory for blobs that are being fetched.
@@ -213,7 +222,7 @@ impl AgentService {
     /// The bytes of a blob, from the agent's cache or by a demand fetch that concurrent requests
     /// share.
     pub fn bytes_of(self: &Arc<Self>, blob: BlobOrdinal) -> SharedFetch {
-        if let Some(content) = self.cache.lock().read(blob) {
+        if let Some(content) = self.cache.lock().get(blob) {
             let fetched = FetchedBlob::cached(content);
             return futures::future::ready(Ok(Arc::new(fetched))).boxed().shared();
         }
@@ -234,11 +243,11 @@ impl AgentService {
         shared
     }
 
-    /// The bytes of a blob from the origin, for a probe.
-    fn bytes_from_origin(self: &Arc<Self>, blob: BlobOrdinal) -> SharedFetch {
+    /// An extent of a blob from the origin, for a probe.
+    fn bytes_from_origin(self: &Arc<Self>, blob: BlobOrdinal, extent: Range<u64>) -> SharedFetch {
         let service = Arc::clone(self);
         let fetch = async move {
-            let fetched = service.fetch_from_origin(blob).await;
+            let fetched = service.fetch_from_origin(blob, extent).await;
             fetched.map(Arc::new).map_err(|error| service.refused(&error))
         };
         fetch.boxed().shared()
@@ -253,27 +262,40 @@ impl AgentService {
     }
 
     async fn get(self: Arc<Self>, ranges: Vec<BlobRange>, is_forced: bool, replies: Replies) {
-        let mut by_blob: BTreeMap<BlobOrdinal, Vec<(u32, BlobRange)>> = BTreeMap::new();
+        let mut by_extent: BTreeMap<Extent, Vec<(u32, BlobRange)>> = BTreeMap::new();
         for (index, range) in ranges.into_iter().enumerate() {
             let index = u32::try_from(index).expect("batches are bounded");
-            by_blob.entry(range.blob).or_default().push((index, range));
+            let extent = match self.extent(&range, is_forced) {
+                Ok(extent) => extent,
+                Err(error) => {
+                    let (code, text) = self.refused(&error);
+                    return replies.refuse(code, text).await;
+                }
+            };
+            by_extent.entry(extent).or_default().push((index, range));
         }
-        let mut blobs: FuturesUnordered<_> = by_blob
+        let mut extents: FuturesUnordered<_> = by_extent
             .into_iter()
-            .map(|(blob, ranges)| {
-                let bytes =
-                    if is_forced { self.bytes_from_origin(blob) } else { self.bytes_of(blob) };
-                bytes.map(|content| (content, ranges))
+            .map(|(Extent { blob, start, end }, ranges)| {
+                let bytes = if is_forced {
+                    self.bytes_from_origin(blob, start..end)
+                } else {
+                    self.bytes_of(blob)
+                };
+                bytes.map(move |content| (content, start, ranges))
             })
             .collect();
-        while let Some((content, ranges)) = blobs.next().await {
+        while let Some((content, extent_start, ranges)) = extents.next().await {
             let fetched = match content {
                 Ok(fetched) => fetched,
                 Err((code, text)) => return replies.refuse(code, text).await,
             };
             self.counters.items.add(items_in(&ranges));
             for (index, range) in ranges {
-                let start = usize::try_from(range.offset).expect("checked");
+                if !is_forced {
+                    self.cache.lock().on_served(range.blob, range.length as usize);
+                }
+                let start = usize::try_from(range.offset - extent_start).expect("checked");
                 let payload = fetched.content.slice(start..start + range.length as usize);
                 // The connection is closed.
                 let Some(room) = replies.reserve(payload.len()).await else { return };
@@ -282,6 +304,18 @@ impl AgentService {
                 self.counters.gets.one();
             }
         }
+    }
+
+    /// What is read for a range: the whole blob, which serves further ranges. For a probe as few
+    /// bytes as can be verified: a batch of small items lies in as many packs.
+    fn extent(&self, range: &BlobRange, is_forced: bool) -> Result<Extent, FetchError> {
+        let blob = range.blob;
+        if !is_forced {
+            return Ok(Extent { blob, start: 0, end: self.digest.blob(blob)?.length });
+        }
+        let extent =
+            self.extent_of(blob, &(range.offset..range.offset + u64::from(range.length)))?;
+        Ok(Extent { blob, start: extent.start, end: extent.end })
     }
 
     fn check(&self, ranges: &[BlobRange]) -> Result<(), Refused> {

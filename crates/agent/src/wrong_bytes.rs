@@ -27,7 +27,7 @@ impl AgentService {
 
     /// Drops the copy in the agent's cache if it is wrong.
     async fn drop_if_wrong(&self, blob: BlobOrdinal) {
-        let Some(content) = self.cache.lock().peek(blob) else { return };
+        let Some(content) = self.cache.lock().get(blob) else { return };
         if !self.is_at_address(blob, &content).await {
             tracing::warn!(%blob, "hash mismatch of a blob in the agent's cache: copy dropped");
             self.cache.lock().remove(blob);

@@ -92,6 +92,10 @@ class DataLoader(data.DataLoader[T_co]):
         ``"substitute"`` and ``"deterministic"``. The default is from ``torch.distributed`` or the
         environment (``RANK``, ``WORLD_SIZE``; ``srun``), when an epoch begins. All ranks get the
         same number of batches; no ``DistributedSampler`` is needed.
+    gpus
+        GPUs that wait when the job waits for data, those of all ranks together, for
+        ``order="substitute"`` and its replays. A node gives space where it saves most GPU time. The
+        default is the number of ranks; for a single process, its devices.
     on_error
         What to do with items that cannot be read; replaces the value of :class:`forebay.Dataset`.
     options
@@ -124,6 +128,7 @@ class DataLoader(data.DataLoader[T_co]):
         weights: Weights | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        gpus: int | None = None,
         on_error: Literal["raise", "skip", "retry"] | None = None,
         sampler: data.Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: data.Sampler[list[Any]] | Iterable[list[Any]] | None = None,
@@ -167,7 +172,7 @@ class DataLoader(data.DataLoader[T_co]):
             dataset._set_on_error(on_error)
         if dataset._on_error == "skip" and batch_size is None and batch_sampler is None:
             raise ValueError("on_error='skip' needs batches, and batch_size=None has none")
-        ranks = Ranks(rank, world_size)
+        ranks = Ranks(rank, world_size, gpus)
         size = batch_size or 1
         order_of: Order | None = None
         if has_sampler:

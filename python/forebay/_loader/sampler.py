@@ -33,7 +33,7 @@ class Sampler(data.Sampler[int]):
         Source of the order's seed; the same on all ranks.
     drop_last
         Only full batches, the same number on all ranks.
-    lengths, rank, world_size
+    lengths, rank, world_size, gpus
         As for ``forebay.DataLoader``.
 
     Examples
@@ -56,9 +56,10 @@ class Sampler(data.Sampler[int]):
         lengths: Lengths | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        gpus: int | None = None,
     ) -> None:
         batch_size = checked_batch_size(batch_size)
-        ranks = Ranks(rank, world_size)
+        ranks = Ranks(rank, world_size, gpus)
         self._order = Substitute(dataset, batch_size, drop_last, ranks, generator, lengths)
 
     def set_epoch(self, epoch: int) -> None:

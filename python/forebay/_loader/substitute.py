@@ -47,7 +47,7 @@ class SubstituteEpoch(Epoch):
         number = incarnation.begin(self, order.dataset._join(*order.ranks))
         batches = -(-len(order) // order.batch)
         with self.lock:
-            job.start_reporting(incarnation.number, number, batches, order.reporting)
+            job.start_reporting(incarnation.number, number, batches, order.gpus, order.reporting)
             order.reporting = job
         self.report()
 
@@ -172,6 +172,11 @@ class DrawnOrder(Order):
     def ranks(self) -> tuple[int, int]:
         """The rank of this process and the number of ranks."""
         return self._ranks.now
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that wait when the job waits for data, those of all ranks together."""
+        return self._ranks.gpus
 
     def _init_process_local(self) -> None:
         """Attributes that each process has of its own."""

@@ -35,7 +35,7 @@ from forebay._runtime.processes import (
     locked,
     start,
 )
-from forebay._runtime.ranks import ranks_if_known
+from forebay._runtime.ranks import launched_name, ranks_if_known
 
 #: Prefix of the names of jobs' directories.
 PREFIX = "forebay-job-"
@@ -66,13 +66,19 @@ class JobName:
     pid: int = field(default_factory=os.getpid)
     #: Number of the copy of the dataset that has this name; 0 is the original.
     copy: int = 0
+    #: A name that an unnamed job has in all its ranks, if a launcher started them.
+    launched: str | None = field(default_factory=lambda: launched_name(next(_made)))
 
     def of(self, rank: int, world: int) -> str:
-        """The name of this rank; ranks, and forks of unnamed jobs, must not fence each other."""
-        if self.given is None:
+        """The name of this rank; ranks, and forks of unnamed jobs, must not fence each other.
+
+        Ranks of one job have a common name, followed by which they are: the node merges them.
+        """
+        name = self.given or (self.launched if world > 1 else None)
+        if name is None:
             return self.unique if os.getpid() == self.pid else f"{self.unique}.{os.getpid()}"
-        name = f"{self.given}.copy{self.copy}" if self.copy else self.given
-        return name if world == 1 else f"{name}.{rank}"
+        name = f"{name}.copy{self.copy}" if self.copy else name
+        return name if world == 1 else f"{name}.{rank}of{world}"
 
     def of_copy(self) -> JobName:
         """The name for a copy of the dataset.
@@ -80,15 +86,17 @@ class JobName:
         Copies in the process of the original get a suffix, or they would fence it. The first copy
         in another process keeps the name.
         """
-        if self.given is None:
-            return JobName(None)
         copy = _copies[self.unique] + (self.pid == os.getpid())
         _copies[self.unique] += 1
+        if self.given is None:
+            return JobName(None, copy=copy, launched=self.launched)
         return replace(self, copy=copy)
 
 
 #: Number of dataset copies made in this process, by the job's unique name.
 _copies: Counter[str] = Counter()
+#: Numbers of the names made in this process: ranks make theirs in the same order.
+_made = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,13 @@ initialise ``torch.distributed``, after the loader was made.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import sys
-from typing import Any
+from typing import Any, SupportsIndex
+
+from forebay._runtime.gpus import checked_gpus, gpus_of_job
 
 
 def ranks() -> tuple[int, int]:
@@ -35,6 +39,26 @@ def ranks_if_known() -> tuple[int, int]:
     """Like :func:`ranks`; 0 of 1 while the rank is unknown."""
     rank, world = _found()
     return (0, 1) if rank is None else (rank, world)
+
+
+def launched_name(number: int) -> str | None:
+    """The name of dataset ``number`` of an unnamed job that ``torchrun`` or a similar launcher has
+    started, the same on all ranks; ``None`` without a launcher.
+
+    A launcher gives all ranks the address of the first, and no two jobs listen there at a time. To
+    a loopback address, the machine's name is added.
+    """
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not address or not port or "WORLD_SIZE" not in os.environ:
+        return None
+    machine = socket.gethostname() if address in _LOOPBACK else ""
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    identity = "\0".join((address, port, machine, run, str(os.getuid())))
+    return f"job-{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}-{number}"
+
+
+#: Addresses that every machine has.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _found() -> tuple[int | None, int]:
@@ -66,9 +90,15 @@ VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 class Ranks:
-    """The rank of a loader and the number of ranks: given, or found when an epoch begins."""
+    """The rank of a loader, the number of ranks and of their GPUs.
 
-    def __init__(self, rank: int | None, world_size: int | None) -> None:
+    Each is given, or found when an epoch begins.
+    """
+
+    def __init__(
+        self, rank: int | None, world_size: int | None, gpus: SupportsIndex | None = None
+    ) -> None:
+        self._gpus = checked_gpus(gpus)
         if (rank is None) != (world_size is None):
             raise ValueError(f"rank={rank}, world_size={world_size}; give both or neither")
         self._given: tuple[int, int] | None = None
@@ -106,6 +136,11 @@ class Ranks:
         if self._given is not None:
             return self._given[1]
         return max(_found()[1], self._copied[1])
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that wait when the job waits for data, those of all ranks together."""
+        return gpus_of_job(self._gpus, self.world)
 
     def begin(self) -> tuple[int, int]:
         """The rank and the number of ranks of an epoch that begins.

@@ -243,6 +243,7 @@ impl<'a> Job<'a> {
                 gpus: 1,
                 epoch_batches: OBJECTS / u64::from(BATCH),
                 half_chunks: sizes,
+                probe_item: ByteSize(0),
             }),
             started: Instant::now(),
             origin,
@@ -351,7 +352,7 @@ impl<'a> Job<'a> {
             }
             let draw_set = self.reporter.batch_draw_set(BATCH.into(), &sampler);
             sampler.set_draw_set(&draw_set).unwrap();
-            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch());
+            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch(1));
             let is_resident = |item: ItemOrdinal| !is_probe && present[index(item.0)];
             let began = Instant::now();
             let Some(batch) = sampler.draw(is_resident) else { break };

@@ -9,7 +9,9 @@ use forebay_core::{
     ByteSize, HalfChunk, ItemOrdinal,
     train::{
         job::HalfChunkSize,
-        sampler::{HalfChunkMap, HalfChunkMapError, SelectionError, weighted_counts},
+        sampler::{
+            HalfChunkMap, HalfChunkMapError, SelectionError, packs_open_max, weighted_counts,
+        },
     },
 };
 use forebay_digest::{Digest, DigestError};
@@ -25,6 +27,10 @@ pub struct ItemMap {
     sizes: Vec<HalfChunkSize>,
     /// What the entries stand for; `None` if they are the items of the whole dataset.
     entries: Option<Entries>,
+    /// Mean length of the blobs of a random byte, if blobs are packs: if any has several items.
+    pack_bytes: Option<u64>,
+    /// Bytes that a probe reads for an item, on average.
+    probe_item: ByteSize,
 }
 
 /// What the entries of a map stand for.
@@ -66,25 +72,47 @@ pub enum ItemMapError {
     },
 }
 
+/// The pack of each entry.
+fn packs_of(locations: &[Location]) -> Arc<[u32]> {
+    locations.iter().map(|location| location.blob).collect()
+}
+
 impl ItemMap {
     /// Reads every row of a digest.
     pub fn new(digest: &Digest) -> Result<Self, ItemMapError> {
         let summary = digest.summary();
         let mut locations = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
         let mut sizes = vec![HalfChunkSize::default(); summary.chunking.half_chunks() as usize];
+        let (mut squares, mut is_packed, mut probed) = (0_u128, false, 0_u128);
         for (blob, row) in (0_u32..).zip(digest.blobs()) {
             let row = row?;
             let half_chunk = summary.chunking.half_chunk_of(row.start, ByteSize(summary.bytes));
             let size = &mut sizes[half_chunk.index()];
             size.bytes.0 = size.bytes.0.saturating_add(row.length);
             size.items += row.item_count();
+            squares = squares.saturating_add(u128::from(row.length).pow(2));
+            is_packed |= row.item_count() > 1;
+            // An item that begins anywhere in a leaf touches one leaf more than it fills.
+            let mean = row.length / row.item_count().max(1);
+            let leaf = row.tree()?.map(|tree| u64::from(tree.leaf().bytes()));
+            let one = leaf.map_or(row.length, |leaf| row.length.min(mean + leaf));
+            probed += u128::from(one) * u128::from(row.item_count());
             locations.extend((0..row.item_count()).map(|_| Location { blob, half_chunk }));
         }
         let count = u32::try_from(sizes.len()).expect("at most twice the chunks");
         let of_items = locations.iter().map(|location| location.half_chunk);
-        let half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
-        let locations = locations.into();
-        Ok(Self { half_chunks, digest: digest.clone(), locations, sizes, entries: None })
+        let mut half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
+        let pack_bytes = is_packed.then(|| {
+            let mean = squares / u128::from(summary.bytes.max(1));
+            u64::try_from(mean).unwrap_or(u64::MAX).max(1)
+        });
+        if is_packed {
+            half_chunks = half_chunks.with_packs(packs_of(&locations));
+        }
+        let probe_item = probed / u128::from(summary.items.max(1));
+        let probe_item = ByteSize(u64::try_from(probe_item).unwrap_or(u64::MAX));
+        let (digest, locations, entries) = (digest.clone(), locations.into(), None);
+        Ok(Self { half_chunks, digest, locations, sizes, entries, pack_bytes, probe_item })
     }
 
     /// A part of this map: entry `i` is item `items[i]`, which may occur several times.
@@ -122,15 +150,14 @@ impl ItemMap {
         let of_entries = locations.iter().map(|location| location.half_chunk);
         let (dataset, count) = (self.half_chunks.dataset(), self.half_chunks.half_chunks());
         let items: Arc<[u32]> = entries.iter().map(|entry| self.item_of(*entry)).collect();
-        let half_chunks = HalfChunkMap::new(dataset, count, of_entries)?.of_part(&items);
+        let mut half_chunks = HalfChunkMap::new(dataset, count, of_entries)?.of_part(&items);
+        if self.pack_bytes.is_some() {
+            half_chunks = half_chunks.with_packs(packs_of(&locations));
+        }
         let (digest, sizes) = (self.digest.clone(), self.sizes.clone());
-        Ok(Self {
-            half_chunks,
-            digest,
-            locations,
-            sizes,
-            entries: Some(Entries { items, indices }),
-        })
+        let entries = Some(Entries { items, indices });
+        let Self { pack_bytes, probe_item, .. } = *self;
+        Ok(Self { half_chunks, digest, locations, sizes, entries, pack_bytes, probe_item })
     }
 
     /// The same dataset with the length of each item, for batches of like length.
@@ -141,7 +168,15 @@ impl ItemMap {
         }
         let (digest, locations) = (self.digest.clone(), Arc::clone(&self.locations));
         let (sizes, entries) = (self.sizes.clone(), self.entries.clone());
-        Ok(Self { half_chunks, digest, locations, sizes, entries })
+        let Self { pack_bytes, probe_item, .. } = *self;
+        Ok(Self { half_chunks, digest, locations, sizes, entries, pack_bytes, probe_item })
+    }
+
+    /// Packs that are open at a time when items outside the cache are drawn, for an agent of this
+    /// memory; 0 if no blob has several items. See
+    /// [`forebay_core::train::sampler::EpochPlan::pack_window`].
+    pub fn pack_window(&self, agent_memory: ByteSize) -> u32 {
+        self.pack_bytes.map_or(0, |pack_bytes| packs_open_max(agent_memory, pack_bytes))
     }
 
     /// The part that samplers need.
@@ -152,6 +187,12 @@ impl ItemMap {
     /// Size of each half-chunk.
     pub fn sizes(&self) -> &[HalfChunkSize] {
         &self.sizes
+    }
+
+    /// Bytes that a probe reads for an item, on average: of a pack some leaves of its hash tree, or
+    /// without one the whole pack.
+    pub fn probe_item(&self) -> ByteSize {
+        self.probe_item
     }
 
     /// Share of the dataset's bytes in these half-chunks.

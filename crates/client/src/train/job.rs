@@ -74,7 +74,8 @@ pub struct JobRun {
 pub struct NextBatch {
     /// All items.
     pub items: Vec<ItemOrdinal>,
-    /// Those that were not resident.
+    /// Those that were not resident, for the agent to prefetch. Not those from a window of packs:
+    /// [`Job::upcoming`] has returned their packs.
     pub missing: Vec<ItemOrdinal>,
     /// The batch is part of a probe: it is read from the origin, whatever is resident.
     pub is_probe: bool,
@@ -179,7 +180,7 @@ impl Job {
         if let Some(reporter) = &mut reporter {
             // An invalid draw set is counted, and the former one stays.
             let _ = sampler.set_draw_set(&reporter.batch_draw_set(sampler));
-            is_probe = reporter.take_probe_batch();
+            is_probe = reporter.take_probe_batch(sampler.plan().batch.into());
         }
         let batch = sampler.draw(|item| !is_probe && resident(item))?;
         let mode = match reporter {
@@ -190,7 +191,10 @@ impl Job {
             }
             None => None,
         };
-        let missing = batch.of(ItemSource::Claimed).chain(batch.of(ItemSource::Uncached)).collect();
+        let mut missing: Vec<ItemOrdinal> = batch.of(ItemSource::Claimed).collect();
+        if sampler.plan().pack_window == 0 {
+            missing.extend(batch.of(ItemSource::Uncached));
+        }
         let all = items.indices(batch.items().to_vec());
         let next = NextBatch { items: all, missing: items.indices(missing), is_probe };
         self.probes += u64::from(is_probe);

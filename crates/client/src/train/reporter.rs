@@ -69,7 +69,7 @@ pub(super) struct Reporter {
 impl Reporter {
     pub(super) fn new(run: JobRun, items: &ItemMap) -> Self {
         let JobRun { incarnation, gpus, epoch_batches } = run;
-        let half_chunks = items.sizes().to_vec();
+        let (half_chunks, probe_item) = (items.sizes().to_vec(), items.probe_item());
         Self {
             incarnation,
             content: JobReporter::new(ReporterSettings {
@@ -77,6 +77,7 @@ impl Reporter {
                 gpus,
                 epoch_batches,
                 half_chunks,
+                probe_item,
             }),
             clock: Instant::now(),
             is_answered: false,

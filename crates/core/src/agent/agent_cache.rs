@@ -1,10 +1,12 @@
 //! The agent's cache: blobs that no node keeps.
 //!
-//! A pack serves many items, and would otherwise be fetched for each of them. Blobs that the job
-//! has read are evicted first, oldest first. Prefetched blobs that it has not read yet stay as long
-//! as possible, and limit further prefetching.
+//! A pack serves many items, and would otherwise be fetched for each of them. Blobs whose last byte
+//! the job has read are evicted first; then blobs that it has read a part of, and last prefetched
+//! blobs that it has not read; of equals, the oldest. Prefetched blobs limit further prefetching.
+//! The job draws from so few packs at a time that all of them fit
+//! ([`crate::train::sampler::packs_open_max`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
@@ -18,9 +20,10 @@ pub const AGENT_CACHE_SIZE_MAX: ByteSize = ByteSize::mib(256);
 pub struct AgentCache {
     bytes_max: usize,
     blobs: BTreeMap<BlobOrdinal, Blob>,
-    /// In order of insertion. A blob that was read is in `read` as well, and is skipped here.
-    unread: VecDeque<BlobOrdinal>,
-    read: VecDeque<BlobOrdinal>,
+    /// The order of eviction.
+    order: BTreeMap<EvictionKey, BlobOrdinal>,
+    /// Number of the next key.
+    next: u64,
     bytes: usize,
     bytes_unread: usize,
 }
@@ -28,31 +31,51 @@ pub struct AgentCache {
 #[derive(Debug)]
 struct Blob {
     content: Bytes,
-    is_unread: bool,
+    /// Bytes that the job has not read, if it reads each once.
+    unserved: usize,
+    key: EvictionKey,
+}
+
+/// The smallest key is evicted first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct EvictionKey {
+    stage: Stage,
+    number: u64,
+}
+
+/// What the job has read of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Whole,
+    Part,
+    Unread,
 }
 
 impl AgentCache {
     /// An empty cache of at most `max` bytes.
     pub fn new(max: ByteSize) -> Self {
         let bytes_max = usize::try_from(max.0).unwrap_or(usize::MAX);
-        let (blobs, unread, read) = Default::default();
-        Self { bytes_max, blobs, unread, read, bytes: 0, bytes_unread: 0 }
+        let (blobs, order) = Default::default();
+        Self { bytes_max, blobs, order, next: 0, bytes: 0, bytes_unread: 0 }
     }
 
-    /// The bytes of a blob for the job. Marks the blob as read.
-    pub fn read(&mut self, blob: BlobOrdinal) -> Option<Bytes> {
-        let kept = self.blobs.get_mut(&blob)?;
-        if kept.is_unread {
-            kept.is_unread = false;
-            self.bytes_unread -= kept.content.len();
-            self.read.push_back(blob);
-        }
-        Some(kept.content.clone())
-    }
-
-    /// The bytes of a blob, without marking it as read.
-    pub fn peek(&self, blob: BlobOrdinal) -> Option<Bytes> {
+    /// The bytes of a blob. [`AgentCache::on_served`] says what the job has read of it.
+    pub fn get(&self, blob: BlobOrdinal) -> Option<Bytes> {
         self.blobs.get(&blob).map(|kept| kept.content.clone())
+    }
+
+    /// The job has read this number of bytes of a blob.
+    pub fn on_served(&mut self, blob: BlobOrdinal, bytes: usize) {
+        if let Some(kept) = self.blobs.get_mut(&blob) {
+            kept.unserved = kept.unserved.saturating_sub(bytes);
+            let stage = if kept.unserved == 0 { Stage::Whole } else { Stage::Part };
+            self.move_to(blob, stage);
+        }
+    }
+
+    /// A node has the blob now, so that it may be evicted.
+    pub fn on_put(&mut self, blob: BlobOrdinal) {
+        self.move_to(blob, Stage::Whole);
     }
 
     /// Whether a blob of this length may be prefetched: whether it fits beside the unread blobs.
@@ -65,33 +88,41 @@ impl AgentCache {
         if content.len() > self.bytes_max || self.blobs.contains_key(&blob) {
             return;
         }
+        let key = self.key(Stage::Unread);
         self.bytes += content.len();
         self.bytes_unread += content.len();
-        self.blobs.insert(blob, Blob { content, is_unread: true });
-        self.unread.push_back(blob);
+        self.order.insert(key, blob);
+        self.blobs.insert(blob, Blob { unserved: content.len(), content, key });
         while self.bytes > self.bytes_max {
-            let oldest = self.read.pop_front().or_else(|| self.unread.pop_front());
-            self.drop(oldest.expect("every blob is in a queue"));
-        }
-        // Blobs that were read leave stale entries behind.
-        if self.unread.len() > 2 * self.blobs.len() + 16 {
-            let blobs = &self.blobs;
-            self.unread.retain(|blob| blobs.get(blob).is_some_and(|kept| kept.is_unread));
+            let (_, first) = self.order.first_key_value().expect("every blob is in the order");
+            self.remove(*first);
         }
     }
 
     /// Removes a blob.
     pub fn remove(&mut self, blob: BlobOrdinal) {
-        self.read.retain(|other| *other != blob);
-        self.unread.retain(|other| *other != blob);
-        self.drop(blob);
+        if let Some(Blob { content, key, .. }) = self.blobs.remove(&blob) {
+            self.order.remove(&key);
+            self.bytes -= content.len();
+            self.bytes_unread -= if key.stage == Stage::Unread { content.len() } else { 0 };
+        }
     }
 
-    fn drop(&mut self, blob: BlobOrdinal) {
-        if let Some(Blob { content, is_unread }) = self.blobs.remove(&blob) {
-            self.bytes -= content.len();
-            self.bytes_unread -= if is_unread { content.len() } else { 0 };
-        }
+    fn key(&mut self, stage: Stage) -> EvictionKey {
+        self.next += 1;
+        EvictionKey { stage, number: self.next }
+    }
+
+    /// Moves a blob to a stage, as its youngest, unless it is there.
+    fn move_to(&mut self, blob: BlobOrdinal, stage: Stage) {
+        let key = self.key(stage);
+        let Some(kept) = self.blobs.get_mut(&blob).filter(|kept| kept.key.stage > stage) else {
+            return;
+        };
+        let former = std::mem::replace(&mut kept.key, key);
+        self.bytes_unread -= if former.stage == Stage::Unread { kept.content.len() } else { 0 };
+        self.order.remove(&former);
+        self.order.insert(key, blob);
     }
 }
 
@@ -99,29 +130,61 @@ impl AgentCache {
 mod tests {
     use super::*;
 
+    fn blob(number: u64) -> BlobOrdinal {
+        BlobOrdinal::new(number)
+    }
+
     #[test]
     fn memory_is_bounded_and_read_blobs_are_evicted_first() {
         let mut cache = AgentCache::new(ByteSize(1000));
         let content = Bytes::from(vec![0; 250]);
-        for blob in (0..4).map(BlobOrdinal::new) {
+        for number in 0..4 {
             assert!(cache.has_prefetch_space(content.len() as u64));
-            cache.insert(blob, content.clone());
-            cache.insert(blob, content.clone());
+            cache.insert(blob(number), content.clone());
+            cache.insert(blob(number), content.clone());
         }
         assert!(!cache.has_prefetch_space(1));
-        assert!(
-            cache.read(BlobOrdinal::new(2)).is_some() && cache.read(BlobOrdinal::new(2)).is_some()
-        );
+        cache.on_served(blob(2), 250);
+        assert!(cache.get(blob(2)).is_some());
         assert!(cache.has_prefetch_space(1), "a blob that was read makes space");
-        cache.insert(BlobOrdinal::new(4), content.clone());
-        assert!(
-            cache.read(BlobOrdinal::new(2)).is_none() && cache.read(BlobOrdinal::new(0)).is_some()
-        );
-        for blob in (5..50).map(BlobOrdinal::new) {
-            cache.insert(blob, content.clone());
-            cache.read(blob);
+        cache.insert(blob(4), content.clone());
+        assert!(cache.get(blob(2)).is_none() && cache.get(blob(0)).is_some());
+        for number in 5..50 {
+            cache.insert(blob(number), content.clone());
+            cache.on_served(blob(number), 250);
         }
-        assert!(cache.bytes <= 1000 && cache.blobs.len() <= 4);
-        assert!(cache.unread.len() <= 30 && cache.read.len() <= 5);
+        assert!(cache.bytes <= 1000 && cache.blobs.len() <= 4 && cache.order.len() <= 4);
+        cache.remove(blob(49));
+        assert_eq!(cache.blobs.len(), cache.order.len());
+    }
+
+    /// A pack is kept until its last item is read, however old it is.
+    #[test]
+    fn a_pack_stays_until_its_last_byte_is_read() {
+        let mut cache = AgentCache::new(ByteSize(1000));
+        let content = Bytes::from(vec![0; 250]);
+        cache.insert(blob(0), content.clone());
+        cache.on_served(blob(0), 100);
+        for number in 1..50 {
+            cache.insert(blob(number), content.clone());
+            cache.on_served(blob(number), 100);
+            cache.on_served(blob(number), 150);
+            assert!(cache.get(blob(0)).is_some(), "{number} packs later");
+        }
+        cache.on_served(blob(0), 150);
+        (50..54).for_each(|number| cache.insert(blob(number), content.clone()));
+        assert!(cache.get(blob(0)).is_none());
+        assert!(cache.get(blob(50)).is_some(), "prefetched blobs stay longest");
+    }
+
+    #[test]
+    fn a_blob_that_a_node_keeps_may_go() {
+        let mut cache = AgentCache::new(ByteSize(500));
+        let content = Bytes::from(vec![0; 250]);
+        cache.insert(blob(0), content.clone());
+        cache.insert(blob(1), content.clone());
+        cache.on_put(blob(1));
+        cache.insert(blob(2), content);
+        assert!(cache.get(blob(1)).is_none() && cache.get(blob(0)).is_some());
     }
 }

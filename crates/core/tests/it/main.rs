@@ -9,6 +9,7 @@ mod manager;
 mod managers;
 mod placement;
 mod presence;
+mod ranks;
 mod replication;
 mod rotation;
 mod tier;

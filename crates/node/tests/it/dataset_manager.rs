@@ -83,6 +83,7 @@ impl<'a> Job<'a> {
             gpus: 1,
             epoch_batches: 60,
             half_chunks: sizes,
+            probe_item: ByteSize(0),
         });
         let started = Instant::now();
         Self { data, client, handle, layout, half_chunks, reporter, started, origin, uncached: 0 }
@@ -168,7 +169,7 @@ impl<'a> Job<'a> {
             }
             let draw_set = self.reporter.batch_draw_set(BATCH.into(), &sampler);
             sampler.set_draw_set(&draw_set).unwrap();
-            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch());
+            let (present, is_probe) = (self.present(), self.reporter.take_probe_batch(1));
             let began = Instant::now();
             let Some(batch) = sampler.draw(|item| !is_probe && present(item)) else { break };
             for item in batch.items() {

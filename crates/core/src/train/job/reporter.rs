@@ -27,6 +27,9 @@ const REPORT_PAUSE: Duration = Duration::from_millis(5);
 const REPORT_SHARE: u32 = 20;
 /// Urgent reports, which other jobs wait for, take at most 1/4.
 const REPORT_SHARE_URGENT: u32 = 4;
+/// Probes read at most 1/100 of the dataset, and 1/100 of what the job reads: a batch of small
+/// items may lie in as many packs.
+const PROBE_SHARE: u64 = 100;
 /// Mini-batches that are kept for one report.
 const MEASURED_MAX: usize = 1 << 10;
 
@@ -50,6 +53,8 @@ pub struct ReporterSettings {
     pub epoch_batches: u64,
     /// Size of each half-chunk of the dataset.
     pub half_chunks: Vec<HalfChunkSize>,
+    /// Bytes that a probe reads for an item, on average.
+    pub probe_item: ByteSize,
 }
 
 /// Time of a report with its answer.
@@ -82,6 +87,9 @@ pub struct JobReporter {
     loading: Vec<HalfChunk>,
     classes: Vec<CacheClass>,
     probe_batches: u32,
+    probe_item: ByteSize,
+    /// Bytes of the dataset and of mini-batches for which no probe has read its share.
+    probe_credit: u64,
     reported_at: Option<Duration>,
     /// Duration of the last report.
     report_took: Duration,
@@ -99,7 +107,9 @@ struct Pace {
 impl JobReporter {
     /// A reporter that has reported nothing.
     pub fn new(settings: ReporterSettings) -> Self {
-        let ReporterSettings { incarnation, gpus, epoch_batches, half_chunks } = settings;
+        let ReporterSettings { incarnation, gpus, epoch_batches, half_chunks, probe_item } =
+            settings;
+        let probe_credit = half_chunks.iter().map(|size| size.bytes.0).sum();
         let classes = vec![CacheClass::Uncached; half_chunks.len()];
         Self {
             incarnation,
@@ -118,6 +128,8 @@ impl JobReporter {
             loading: Vec::new(),
             classes,
             probe_batches: 0,
+            probe_item,
+            probe_credit,
             reported_at: None,
             report_took: Duration::ZERO,
             last_report: ReportTime::default(),
@@ -290,10 +302,15 @@ impl JobReporter {
         self.draw_set.for_batch(batch, |half_chunk| sampler.unread(half_chunk))
     }
 
-    /// Whether the next mini-batch is part of a probe. Call once for each.
-    pub fn take_probe_batch(&mut self) -> bool {
-        let is_probe = self.probe_batches > 0;
-        self.probe_batches -= u32::from(is_probe);
+    /// Whether the next mini-batch, of `items`, is part of a probe. Call once for each. A probe
+    /// that would read too many bytes waits until the job has read more.
+    pub fn take_probe_batch(&mut self, items: u64) -> bool {
+        let cost = self.probe_item.0.saturating_mul(items).saturating_mul(PROBE_SHARE);
+        let is_probe = self.probe_batches > 0 && cost <= self.probe_credit;
+        if is_probe {
+            self.probe_batches -= 1;
+            self.probe_credit -= cost;
+        }
         is_probe
     }
 
@@ -322,6 +339,7 @@ impl JobReporter {
     /// A mini-batch of `bytes` was computed.
     pub fn on_computed(&mut self, mode: Option<Mode>, bytes: u64, time: BatchTime) {
         self.pace.add(bytes, time.took.saturating_sub(time.stalled));
+        self.probe_credit = self.probe_credit.saturating_add(bytes);
         self.pacing.on_stalled(time.stalled);
         if let Some(mode) = mode.filter(|_| self.times.len() < MEASURED_MAX) {
             self.times.push(MeasuredBatch { mode, time });
@@ -357,8 +375,33 @@ mod tests {
     };
 
     fn new_reporter(epoch_batches: u64, half_chunks: Vec<HalfChunkSize>) -> JobReporter {
-        let (incarnation, gpus) = (1, 1);
-        JobReporter::new(ReporterSettings { incarnation, gpus, epoch_batches, half_chunks })
+        let (incarnation, gpus, probe_item) = (1, 1, ByteSize(10));
+        let settings =
+            ReporterSettings { incarnation, gpus, epoch_batches, half_chunks, probe_item };
+        JobReporter::new(settings)
+    }
+
+    /// Without a limit, a probe of 20 batches of 256 items in packs of 1 MiB reads 5 GiB.
+    #[test]
+    fn probes_are_bounded_by_bytes() {
+        let size = HalfChunkSize { bytes: ByteSize(20_000), items: 2000 };
+        let mut reporter = new_reporter(20, vec![size; 2]);
+        let answer = ReportAnswer::Draw {
+            draw_set: DrawSet::default(),
+            loading: Vec::new(),
+            probe_batches: 20,
+        };
+        reporter.on_answer(answer);
+        let take = |reporter: &mut JobReporter, items| {
+            (0..100).filter(|_| reporter.take_probe_batch(items)).count()
+        };
+        assert_eq!(take(&mut reporter, 100), 0, "a batch reads 1000 bytes of 40,000");
+        assert_eq!(take(&mut reporter, 4), 10, "1 % of the dataset");
+        let time = BatchTime { took: Duration::from_secs(1), stalled: Duration::ZERO };
+        reporter.on_computed(None, 12_000, time);
+        assert_eq!(take(&mut reporter, 4), 3, "1 % of what the job reads");
+        reporter.on_computed(None, 1_000_000, time);
+        assert_eq!(take(&mut reporter, 4), 7, "the rest of the probe");
     }
 
     /// A chunk is not loaded before all its readers have said so: one stall of a job must not keep

@@ -18,6 +18,7 @@ mod events;
 mod explain;
 mod half_chunks;
 mod load;
+mod ranks;
 mod reader;
 mod registry;
 mod space;
@@ -30,6 +31,7 @@ use std::{
 pub use draw_set::{CacheClass, DrawSet, batch_mode};
 pub use explain::{Explanation, HalfChunkState, JobExplanation};
 use half_chunks::HalfChunks;
+pub use ranks::JobRank;
 use reader::DatasetReader;
 pub use reader::JobProfile;
 pub use registry::{

@@ -12,8 +12,9 @@ use std::{
 };
 
 use super::{
-    CacheClass, DrawSet, Explanation, HalfChunkOrder, HalfChunkState, JobProfile, Manager,
+    CacheClass, DrawSet, Explanation, HalfChunkOrder, HalfChunkState, JobProfile, JobRank, Manager,
     ManagerSettings, Space,
+    ranks::{JobRanks, MergedReport},
 };
 use crate::{
     ByteSize, DatasetId, HalfChunk, HalfChunkRange, NodeName,
@@ -186,6 +187,8 @@ pub struct ManagerRegistry {
 struct ManagedDataset {
     manager: Manager,
     jobs: BTreeMap<String, RegisteredJob>,
+    /// Ranks of jobs that have several.
+    ranks: BTreeMap<String, JobRanks>,
     fenced: VecDeque<u64>,
     share: Option<Share>,
 }
@@ -250,8 +253,9 @@ impl ManagerRegistry {
             half_chunks_per_chunk: HALF_CHUNKS_PER_CHUNK,
         });
         let orders = manager.take_over(now, found)?;
-        let (jobs, fenced) = (BTreeMap::new(), VecDeque::new());
-        self.datasets.insert(dataset, ManagedDataset { manager, jobs, fenced, share: None });
+        let (jobs, ranks, fenced) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        let managed = ManagedDataset { manager, jobs, ranks, fenced, share: None };
+        self.datasets.insert(dataset, managed);
         Ok(with_dataset(dataset, orders))
     }
 
@@ -261,7 +265,8 @@ impl ManagerRegistry {
             || self.datasets.values().any(|managed| managed.jobs.is_empty())
     }
 
-    /// A job reports about a managed dataset. The orders apply even if the report is refused.
+    /// A job, or a rank of it ([`JobRank::of_name`]), reports about a managed dataset. The orders
+    /// apply even if the report is refused.
     pub fn on_report(
         &mut self,
         now: Duration,
@@ -269,13 +274,15 @@ impl ManagerRegistry {
         name: &str,
         report: &Report,
     ) -> (Result<ReportAnswer, ReportRefusal>, Orders) {
-        if !self.has_capacity_for(dataset, name) {
+        let (name, rank) =
+            JobRank::of_name(name).map_or((name, None), |(job, rank)| (job, Some(rank)));
+        if !self.has_capacity_for(dataset, name, rank) {
             return (Err(ReportRefusal::TooManyJobs), Vec::new());
         }
         let managed = self.datasets.get_mut(&dataset).expect("the caller manages it");
         let (new_number, mut orders) = (JobNumber(self.jobs), Vec::new());
         self.jobs += 1;
-        let applied = managed.on_report(now, name, new_number, report, &mut orders);
+        let applied = managed.on_report(now, name, rank, new_number, report, &mut orders);
         let mut orders = with_dataset(dataset, orders);
         let answer = applied.and_then(|applied| {
             let Some((job, probe_batches)) = applied else {
@@ -291,16 +298,20 @@ impl ManagerRegistry {
     }
 
     /// Whether the job fits within the limit of half-chunks.
-    fn has_capacity_for(&self, dataset: DatasetId, name: &str) -> bool {
+    fn has_capacity_for(&self, dataset: DatasetId, name: &str, rank: Option<JobRank>) -> bool {
         let half_chunks = |managed: &ManagedDataset| u64::from(managed.manager.half_chunk_count());
         let own = &self.datasets[&dataset];
-        let all =
-            self.datasets.values().map(|managed| managed.jobs.len() as u64 * half_chunks(managed));
-        own.jobs.contains_key(name)
-            || all.sum::<u64>() + half_chunks(own) <= self.job_half_chunks_max
+        let is_known = match rank {
+            None => own.jobs.contains_key(name),
+            Some(JobRank { rank, .. }) => {
+                own.ranks.get(name).is_some_and(|ranks| ranks.contains(rank))
+            }
+        };
+        let all = self.datasets.values().map(|managed| managed.members() * half_chunks(managed));
+        is_known || all.sum::<u64>() + half_chunks(own) <= self.job_half_chunks_max
     }
 
-    /// A job has ended.
+    /// A job, or a rank of it, has ended.
     pub fn on_left(
         &mut self,
         now: Duration,
@@ -308,6 +319,7 @@ impl ManagerRegistry {
         name: &str,
     ) -> Result<Orders, ReportRefusal> {
         let Some(managed) = self.datasets.get_mut(&dataset) else { return Ok(Vec::new()) };
+        let Some(name) = managed.on_rank_left(name) else { return Ok(Vec::new()) };
         let Some(known) = managed.jobs.remove(name) else { return Ok(Vec::new()) };
         // Expired leases end first.
         let mut orders = with_dataset(dataset, managed.manager.on_tick(now)?);
@@ -349,6 +361,7 @@ impl ManagerRegistry {
         for (dataset, managed) in &mut self.datasets {
             orders.extend(with_dataset(*dataset, managed.manager.on_tick(now)?));
             managed.jobs.retain(|_, known| managed.manager.is_alive(now, known.job));
+            managed.ranks.retain(|name, _| managed.jobs.contains_key(name));
         }
         if now >= self.space.next_deadline() {
             orders.extend(self.split(now)?);
@@ -539,6 +552,7 @@ impl ManagedDataset {
         &mut self,
         now: Duration,
         name: &str,
+        rank: Option<JobRank>,
         new_number: JobNumber,
         report: &Report,
         orders: &mut Vec<HalfChunkOrder>,
@@ -554,6 +568,17 @@ impl ManagedDataset {
         }
         // Expired leases end first.
         orders.extend(self.manager.on_tick(now)?);
+        let merged;
+        let report = match rank {
+            None => report,
+            Some(rank) => match self.merge(now, name, rank, report)? {
+                None => return Ok(None),
+                Some(of_all_ranks) => {
+                    merged = of_all_ranks;
+                    &merged
+                }
+            },
+        };
         let Some(job) = self.on_progress(now, name, new_number, report, orders)? else {
             return Ok(None);
         };
@@ -561,7 +586,47 @@ impl ManagedDataset {
         orders.extend(manager.on_released(now, job, &report.released)?);
         orders.extend(manager.on_filled(now, job, &report.filled)?);
         orders.extend(manager.on_all_computed(now, job, &report.batches)?);
-        Ok(Some((job, manager.take_probe(now, job)?)))
+        let probe = manager.take_probe(now, job)?;
+        let probe = match (rank, self.ranks.get_mut(name)) {
+            (Some(JobRank { rank, .. }), Some(ranks)) => ranks.take_probe(rank, probe),
+            _ => probe,
+        };
+        Ok(Some((job, probe)))
+    }
+
+    /// Merges the report of a rank with those of the others. `None` if a full report is needed.
+    fn merge(
+        &mut self,
+        now: Duration,
+        name: &str,
+        rank: JobRank,
+        report: &Report,
+    ) -> Result<Option<Report>, ReportRefusal> {
+        let Manager { lease, half_chunks, loads, .. } = &self.manager;
+        let is_loading = |half_chunk| loads.contains_key(&half_chunks.chunk_of(half_chunk));
+        let ranks = self.ranks.entry(name.to_owned()).or_default();
+        let merged = ranks.merge(now, *lease, half_chunks.sizes(), rank, report, is_loading)?;
+        let Some(MergedReport { report, replaced }) = merged else { return Ok(None) };
+        if let Some(replaced) = replaced {
+            self.fence(replaced);
+        }
+        Ok(Some(report))
+    }
+
+    /// A job or a rank of this name leaves. Returns the name of the job, if it leaves as a whole.
+    fn on_rank_left<'a>(&mut self, name: &'a str) -> Option<&'a str> {
+        let Some((job, JobRank { rank, .. })) = JobRank::of_name(name) else { return Some(name) };
+        let is_last = self.ranks.get_mut(job)?.leave(rank);
+        is_last.then(|| {
+            self.ranks.remove(job);
+            job
+        })
+    }
+
+    /// Jobs, or ranks of jobs that have several.
+    fn members(&self) -> u64 {
+        let ranks = self.ranks.values().map(JobRanks::len).sum::<usize>();
+        (self.jobs.len() + ranks) as u64
     }
 
     fn on_progress(

@@ -15,13 +15,17 @@
 //! in proportion to what is unread in each. Resident candidates are taken. If the window has too
 //! few, the first of the others complete the number. Candidates that are not taken stay pending.
 //!
+//! If items lie in packs, what is missing comes from a window of packs (`pack_window.rs`): uncached
+//! half-chunks, all of them as long as no manager has named a draw set, and items of the draw set
+//! that complete a batch because too few are resident.
+//!
 //! Batches of like length consist of runs instead of items. Of the next runs of a random
 //! half-chunk, the one with the most resident items is taken, and completed by the runs that are
 //! nearest in length.
 
 use super::{
-    draw_set::DrawSet,
-    pending::{Candidate, Pending},
+    draw_set::{DrawSet, DrawSourceKind},
+    pending::{Candidate, DrawOrder, Pending},
     plan::EpochPlan,
     random::Random,
     weighted_merge::WeightedMerge,
@@ -141,10 +145,13 @@ impl Unread {
 }
 
 /// Draws a batch. At least one item is unread. For like lengths, items with near numbers in
-/// `similar` are similar. `scratch` saves allocations.
+/// `similar` are similar. `open` opens the pack orders of those half-chunks of a source that are
+/// drawn from now, enough for a number of items; `None` without packs. `scratch` saves allocations.
+#[expect(clippy::too_many_arguments, reason = "parts of one draw state, borrowed separately")]
 pub(super) fn draw(
     plan: &EpochPlan,
     draw_set: &DrawSet,
+    open: Option<impl Fn(DrawSourceKind, u32, &mut [Pending]) -> Vec<u32>>,
     pending: &mut [Pending],
     random: &mut Random,
     similar: &[u32],
@@ -156,18 +163,32 @@ pub(super) fn draw(
     let mut picks = Picks { pinned: quotas[0], ..Picks::default() };
     picks.resident.reserve(plan.batch.min(unread.total()) as usize);
     let resident = |item: u32| resident(ItemOrdinal::new(item.into()));
-    let sources: [&[u32]; 4] =
-        [&draw_set.pinned, draw_set.leaving.as_slice(), &draw_set.rotating, &draw_set.uncached];
-    for (at, (half_chunks, quota)) in sources.into_iter().zip(quotas).enumerate() {
+    for (kind, quota) in DrawSourceKind::ALL.into_iter().zip(quotas) {
         if quota == 0 {
             continue;
         }
-        let missing = if at == 3 { &mut picks.uncached } else { &mut picks.claimed };
-        let mut source = DrawSource { plan, half_chunks, pending, random, similar, scratch };
-        if plan.like_length {
-            source.runs(quota, &resident, &mut picks.resident, missing);
-        } else {
-            source.items(quota, &resident, &mut picks.resident, missing);
+        let half_chunks = draw_set.of(kind);
+        let is_uncached = kind == DrawSourceKind::Uncached;
+        let missing = if is_uncached { &mut picks.uncached } else { &mut picks.claimed };
+        let hits = &mut picks.resident;
+        let order = DrawOrder::Random;
+        let mut source = DrawSource { plan, half_chunks, order, pending, random, similar, scratch };
+        match &open {
+            _ if plan.like_length => source.runs(quota, &resident, hits, missing),
+            None => {
+                let left = source.residents(quota, &resident, hits);
+                source.complete(left, missing);
+            }
+            Some(open) => {
+                // Resident items of a draw set come at random from all packs.
+                let is_cached = !is_uncached && draw_set.is_managed;
+                let left = if is_cached { source.residents(quota, &resident, hits) } else { quota };
+                let opened = open(kind, left, source.pending);
+                let order = DrawOrder::Packs;
+                let mut source = DrawSource { half_chunks: &opened, order, ..source };
+                let left = source.residents(left, &resident, hits);
+                source.complete(left, missing);
+            }
         }
         for half_chunk in half_chunks {
             pending[*half_chunk as usize].end_draw();
@@ -187,6 +208,7 @@ pub(super) struct Scratch {
 struct DrawSource<'a> {
     plan: &'a EpochPlan,
     half_chunks: &'a [u32],
+    order: DrawOrder,
     pending: &'a mut [Pending],
     random: &'a mut Random,
     similar: &'a [u32],
@@ -206,34 +228,42 @@ impl DrawSource<'_> {
             .fill(half_chunks.iter().map(|half_chunk| pending[*half_chunk as usize].unread()));
     }
 
-    /// Draws `quota` items one by one. The source has at least as many.
-    fn items(
+    /// Draws at most `quota` resident items one by one. The source has at least as many items.
+    /// Returns the number of items that it lacks.
+    fn residents(
         &mut self,
         quota: u32,
         resident: &impl Fn(u32) -> bool,
         hits: &mut Vec<Pick>,
-        misses: &mut Vec<Pick>,
-    ) {
-        self.fill_merge();
+    ) -> u32 {
         self.scratch.missing.clear();
+        if quota == 0 {
+            return 0;
+        }
+        self.fill_merge();
         let share = u64::from(self.plan.candidates()) * u64::from(quota);
         let look = share.div_ceil(self.plan.batch.into()).min(self.scratch.merge.left().into());
         let mut found = 0;
         for _ in 0..look {
             let half_chunk = self.half_chunks[self.scratch.merge.draw(self.random)];
-            let candidate =
-                self.pending[half_chunk as usize].look().expect("the merge counts them");
+            let candidate = self.pending[half_chunk as usize].look(self.order);
+            let candidate = candidate.expect("the merge counts them");
             if resident(candidate.item) {
                 hits.push(self.take(half_chunk, candidate));
                 found += 1;
                 if found == quota {
-                    return;
+                    return 0;
                 }
             } else if self.scratch.missing.len() < quota as usize {
                 self.scratch.missing.push((half_chunk, candidate));
             }
         }
-        for at in 0..(quota - found) as usize {
+        quota - found
+    }
+
+    /// Draws `count` items of those that [`Self::residents`] has passed over.
+    fn complete(&mut self, count: u32, misses: &mut Vec<Pick>) {
+        for at in 0..count as usize {
             let (half_chunk, candidate) = self.scratch.missing[at];
             misses.push(self.take(half_chunk, candidate));
         }
@@ -275,7 +305,7 @@ impl DrawSource<'_> {
         let mut runs: Vec<Vec<Candidate>> = Vec::new();
         let mut number = None;
         let runs_max = (self.plan.candidates() / self.plan.batch) as usize;
-        while let Some(candidate) = pending.look() {
+        while let Some(candidate) = pending.look(self.order) {
             let own_source = candidate.position / self.plan.batch;
             if number.replace(own_source) != Some(own_source) {
                 if runs.len() == runs_max {

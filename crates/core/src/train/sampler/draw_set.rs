@@ -24,6 +24,20 @@ pub(super) enum DrawClass {
     Uncached,
 }
 
+/// Where the items of a batch come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DrawSourceKind {
+    Pinned,
+    Leaving,
+    Rotating,
+    Uncached,
+}
+
+impl DrawSourceKind {
+    /// All of them, in the order in which a batch is drawn.
+    pub(super) const ALL: [Self; 4] = [Self::Pinned, Self::Leaving, Self::Rotating, Self::Uncached];
+}
+
 /// A checked [`BatchDrawSet`]: the half-chunks of the dataset by class.
 #[derive(Debug, Clone)]
 pub(super) struct DrawSet {
@@ -34,6 +48,8 @@ pub(super) struct DrawSet {
     /// All other rotating half-chunks.
     pub(super) rotating: Vec<u32>,
     pub(super) uncached: Vec<u32>,
+    /// Whether a manager has named the draw set. Without one nothing may be cached.
+    pub(super) is_managed: bool,
 }
 
 impl DrawSet {
@@ -41,7 +57,7 @@ impl DrawSet {
     pub(super) fn all(half_chunks: u32) -> Self {
         let (pinned, rotating, uncached) = (Vec::new(), (0..half_chunks).collect(), Vec::new());
         let classes = vec![DrawClass::Rotating; half_chunks as usize];
-        Self { classes, pinned, leaving: None, rotating, uncached }
+        Self { classes, pinned, leaving: None, rotating, uncached, is_managed: false }
     }
 
     pub(super) fn new(half_chunks: u32, draw_set: &BatchDrawSet) -> Result<Self, InvalidCall> {
@@ -69,12 +85,32 @@ impl DrawSet {
         let mut rotating = of_class(DrawClass::Rotating);
         rotating.retain(|half_chunk| Some(*half_chunk) != leaving);
         let (pinned, uncached) = (of_class(DrawClass::Pinned), of_class(DrawClass::Uncached));
-        Ok(Self { classes, pinned, leaving, rotating, uncached })
+        Ok(Self { classes, pinned, leaving, rotating, uncached, is_managed: true })
     }
 
     /// Whether any half-chunk rotates.
     pub(super) fn rotates(&self) -> bool {
         self.leaving.is_some() || !self.rotating.is_empty()
+    }
+
+    /// The half-chunks of a source.
+    pub(super) fn of(&self, kind: DrawSourceKind) -> &[u32] {
+        match kind {
+            DrawSourceKind::Pinned => &self.pinned,
+            DrawSourceKind::Leaving => self.leaving.as_slice(),
+            DrawSourceKind::Rotating => &self.rotating,
+            DrawSourceKind::Uncached => &self.uncached,
+        }
+    }
+
+    /// The source of a half-chunk.
+    pub(super) fn kind(&self, half_chunk: u32) -> DrawSourceKind {
+        match self.class(half_chunk) {
+            DrawClass::Pinned => DrawSourceKind::Pinned,
+            DrawClass::Rotating if self.leaving == Some(half_chunk) => DrawSourceKind::Leaving,
+            DrawClass::Rotating => DrawSourceKind::Rotating,
+            DrawClass::Uncached => DrawSourceKind::Uncached,
+        }
     }
 
     pub(super) fn class(&self, half_chunk: u32) -> DrawClass {

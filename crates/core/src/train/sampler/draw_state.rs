@@ -5,8 +5,10 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{
     Batch, DrawCounts, EpochPlan, ItemSource, PinnedShare,
     draw::{self, Picks, Scratch, Unread},
-    draw_set::DrawSet,
+    draw_set::{DrawSet, DrawSourceKind},
+    half_chunk_map::Packs,
     in_flight::DrawnBatch,
+    pack_window::{PackOrder, WindowShape},
     pending::Pending,
     random::{Purpose, Random},
     rank_shares::RankShare,
@@ -25,7 +27,52 @@ pub(super) struct DrawState {
     padding: Option<u32>,
     /// A number for each item, near for similar ones; empty without like lengths.
     similar: Arc<[u32]>,
+    /// How items that may not be cached are drawn; `None` without packs.
+    window: Option<PackWindow>,
     scratch: Scratch,
+}
+
+/// The window of packs from which items that may not be cached are drawn.
+#[derive(Debug, Clone)]
+pub(super) struct PackWindow {
+    /// The pack of each item.
+    packs: Arc<[u32]>,
+    shape: WindowShape,
+    /// The order in which half-chunks are drawn from, if not all are at a time.
+    half_chunks: Vec<u32>,
+}
+
+impl PackWindow {
+    pub(super) fn new(packs: &Packs, plan: &EpochPlan, half_chunks: u32) -> Self {
+        let mut order: Vec<u32> = (0..half_chunks).collect();
+        Random::keyed(Purpose::Packs, &[plan.seed, plan.epoch]).shuffle(&mut order);
+        let shape = WindowShape::new(plan.pack_window, half_chunks);
+        Self { packs: Arc::clone(&packs.of_items), shape, half_chunks: order }
+    }
+
+    /// Of the half-chunks of a source, those that are drawn from now. They have at least `quota`
+    /// unread items, if all have.
+    fn open(
+        &self,
+        draw_set: &DrawSet,
+        kind: DrawSourceKind,
+        quota: u32,
+        pending: &[Pending],
+    ) -> Vec<u32> {
+        let mut unread = 0;
+        let mut open = Vec::new();
+        for half_chunk in self.half_chunks.iter().filter(|own| draw_set.kind(**own) == kind) {
+            if open.len() >= self.shape.half_chunks as usize && unread >= quota {
+                break;
+            }
+            let left = pending[*half_chunk as usize].unread();
+            if left > 0 {
+                unread += left;
+                open.push(*half_chunk);
+            }
+        }
+        open
+    }
 }
 
 impl DrawState {
@@ -34,9 +81,11 @@ impl DrawState {
         base: Option<Vec<RunSet>>,
         share: RankShare,
         similar: Arc<[u32]>,
+        window: Option<PackWindow>,
     ) -> Self {
         let pending = share.half_chunks.into_iter().map(Pending::new).collect();
-        Self { stage, base, pending, padding: share.padding, similar, scratch: Scratch::default() }
+        let (padding, scratch) = (share.padding, Scratch::default());
+        Self { stage, base, pending, padding, similar, window, scratch }
     }
 
     pub(super) fn stage(&self) -> u32 {
@@ -90,8 +139,16 @@ impl DrawState {
         let key = [plan.seed, plan.epoch, self.stage.into(), plan.rank.into(), number];
         let mut random = Random::keyed(Purpose::Batch, &key);
         let unread = Unread::new(&self.pending, draw_set);
-        let Self { pending, similar, scratch, .. } = self;
-        let picks = draw::draw(plan, draw_set, pending, &mut random, similar, scratch, resident);
+        let Self { stage, pending, similar, window, scratch, .. } = self;
+        let open = window.as_ref().map(|window| {
+            |kind: DrawSourceKind, quota: u32, pending: &mut [Pending]| {
+                let open = window.open(draw_set, kind, quota, pending);
+                make_pack_orders(window, plan, *stage, &open, pending);
+                open
+            }
+        });
+        let picks =
+            draw::draw(plan, draw_set, open, pending, &mut random, similar, scratch, resident);
         let Picks { mut resident, claimed, uncached, pinned } = picks;
         let mut batch = Batch::new(number, plan.batch.min(unread.total() + 1) as usize);
         let sources = [ItemSource::Resident, ItemSource::Claimed, ItemSource::Uncached];
@@ -114,17 +171,53 @@ impl DrawState {
         (batch, DrawnBatch { picks: resident, counts, pinned })
     }
 
-    /// From each half-chunk of the draw set in proportion.
-    pub(super) fn upcoming(&mut self, draw_set: &DrawSet, count: usize) -> Vec<ItemOrdinal> {
-        let unread = Unread::new(&self.pending, draw_set);
-        let total = unread.drawable().max(1) as usize;
+    /// From each half-chunk of the draw set in proportion, and from the window of packs.
+    pub(super) fn upcoming(
+        &mut self,
+        plan: &EpochPlan,
+        draw_set: &DrawSet,
+        count: usize,
+    ) -> Vec<ItemOrdinal> {
         let mut items = Vec::new();
-        for half_chunk in draw_set.leaving.iter().chain(&draw_set.rotating).chain(&draw_set.pinned)
-        {
-            let pending = &mut self.pending[*half_chunk as usize];
-            let share = count.saturating_mul(pending.unread() as usize).div_ceil(total);
-            items.extend(pending.announce(share).map(|item| ItemOrdinal::new(item.into())));
+        if let Some(window) = &self.window {
+            let is_managed = draw_set.is_managed;
+            let kind = if is_managed { DrawSourceKind::Uncached } else { DrawSourceKind::Rotating };
+            let open = window.open(draw_set, kind, plan.batch, &self.pending);
+            make_pack_orders(window, plan, self.stage, &open, &mut self.pending);
+            for half_chunk in open {
+                items.extend(self.pending[half_chunk as usize].announce_packs());
+            }
         }
-        items
+        if draw_set.is_managed || self.window.is_none() {
+            let unread = Unread::new(&self.pending, draw_set);
+            let total = unread.drawable().max(1) as usize;
+            let half_chunks = draw_set.leaving.iter().chain(&draw_set.rotating);
+            for half_chunk in half_chunks.chain(&draw_set.pinned) {
+                let pending = &mut self.pending[*half_chunk as usize];
+                let share = count.saturating_mul(pending.unread() as usize).div_ceil(total);
+                items.extend(pending.announce(share));
+            }
+        }
+        items.into_iter().map(|item| ItemOrdinal::new(item.into())).collect()
+    }
+}
+
+/// Makes the pack orders of half-chunks that are drawn from a window for the first time.
+fn make_pack_orders(
+    window: &PackWindow,
+    plan: &EpochPlan,
+    stage: u32,
+    half_chunks: &[u32],
+    pending: &mut [Pending],
+) {
+    for half_chunk in half_chunks {
+        let pending = &mut pending[*half_chunk as usize];
+        if !pending.has_pack_order() {
+            let key = [plan.seed, plan.epoch, stage.into(), plan.rank.into(), (*half_chunk).into()];
+            let mut random = Random::keyed(Purpose::Packs, &key);
+            let pack_of = |item: u32| window.packs[item as usize];
+            let width = window.shape.width;
+            pending.set_pack_order(|items| PackOrder::new(items, pack_of, width, &mut random));
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::SamplerError;
+use super::{EpochPlan, SamplerError};
 use crate::{DatasetId, HalfChunk, ItemOrdinal};
 
 /// Half-chunks that a sampler takes.
@@ -24,6 +24,16 @@ pub struct HalfChunkMap {
     starts: Vec<u32>,
     /// Which items are similar; `None` without lengths.
     similarity: Option<Similarity>,
+    /// Which items share a pack; `None` if none do.
+    packs: Option<Packs>,
+    fingerprint: u64,
+}
+
+/// Which items share a pack.
+#[derive(Debug, Clone)]
+pub(super) struct Packs {
+    /// The pack of each item.
+    pub(super) of_items: Arc<[u32]>,
     fingerprint: u64,
 }
 
@@ -107,7 +117,8 @@ impl HalfChunkMap {
             next[half_chunk as usize] += 1;
         }
         let fingerprint = fingerprint(&[&starts, &items_of_half_chunk]);
-        Ok(Self { dataset, items_of_half_chunk, starts, similarity: None, fingerprint })
+        let (similarity, packs) = (None, None);
+        Ok(Self { dataset, items_of_half_chunk, starts, similarity, packs, fingerprint })
     }
 
     /// A dataset as a single half-chunk, without rotation.
@@ -125,6 +136,18 @@ impl HalfChunkMap {
         #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let words = [self.fingerprint as u32, (self.fingerprint >> 32) as u32];
         Self { fingerprint: fingerprint(&[&words, items]), ..self }
+    }
+
+    /// Adds the pack of each item, in order, for windows of packs. A pack lies in one half-chunk.
+    /// Nothing changes if no two items share a pack.
+    #[must_use]
+    pub fn with_packs(self, of_items: Arc<[u32]>) -> Self {
+        assert_eq!(of_items.len() as u64, self.items(), "one pack for each item");
+        if of_items.windows(2).all(|pair| pair[0] != pair[1]) {
+            return self;
+        }
+        let packs = Packs { fingerprint: fingerprint(&[&of_items]), of_items };
+        Self { packs: Some(packs), ..self }
     }
 
     /// Adds the stripe unit of each item, counted through the whole dataset so that neighbours have
@@ -194,6 +217,11 @@ impl HalfChunkMap {
         self.similarity.as_ref().ok_or(SamplerError::NoLengths)
     }
 
+    /// Which items share a pack, if the plan draws from a window of packs.
+    pub(super) fn packs(&self, plan: &EpochPlan) -> Option<&Packs> {
+        self.packs.as_ref().filter(|_| plan.has_pack_window())
+    }
+
     /// The half-chunk of every item.
     pub(super) fn half_chunk_of_items(&self) -> Vec<u32> {
         let mut of_item = vec![0; self.items_of_half_chunk.len()];
@@ -205,9 +233,14 @@ impl HalfChunkMap {
         of_item
     }
 
-    /// Distinguishes maps of one dataset: its id does not cover how blobs divide into items.
-    pub(super) fn fingerprint(&self) -> u64 {
-        self.fingerprint
+    /// Distinguishes maps of one dataset: its id does not cover how blobs divide into items. Packs
+    /// count only where the plan makes use of them: states of older versions remain valid.
+    pub(super) fn fingerprint(&self, plan: &EpochPlan) -> u64 {
+        self.packs(plan).map_or(self.fingerprint, |packs| {
+            let words = [self.fingerprint, packs.fingerprint];
+            let words = words.map(|word| [word as u32, (word >> 32) as u32]);
+            fingerprint(&[words.as_flattened()])
+        })
     }
 }
 
@@ -280,9 +313,18 @@ mod tests {
             one.clone().of_part(&[4, 5, 6]),
             one.clone().of_part(&[4, 5, 7]),
         ];
-        assert_eq!(one.fingerprint(), map(3, &[0, 1, 2]).unwrap().fingerprint());
-        assert!(others.iter().all(|other| other.fingerprint() != one.fingerprint()));
-        assert_ne!(others[2].fingerprint(), others[3].fingerprint());
-        assert_ne!(others[5].fingerprint(), others[6].fingerprint());
+        let plan = EpochPlan::new(1, 0, 8);
+        let of = |map: &HalfChunkMap| map.fingerprint(&plan);
+        assert_eq!(of(&one), of(&map(3, &[0, 1, 2]).unwrap()));
+        assert!(others.iter().all(|other| of(other) != of(&one)));
+        assert_ne!(of(&others[2]), of(&others[3]));
+        assert_ne!(of(&others[5]), of(&others[6]));
+        let packed = one.clone().with_packs([0, 0, 1].into());
+        assert_eq!(of(&packed), of(&one), "packs are not used");
+        let windowed = EpochPlan { pack_window: 2, ..plan };
+        assert_ne!(packed.fingerprint(&windowed), of(&one));
+        let other = one.clone().with_packs([0, 1, 1].into());
+        assert_ne!(packed.fingerprint(&windowed), other.fingerprint(&windowed));
+        assert_eq!(one.clone().with_packs([0, 1, 2].into()).fingerprint(&windowed), of(&one));
     }
 }

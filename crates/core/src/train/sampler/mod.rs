@@ -41,6 +41,7 @@ mod error;
 mod global_order;
 mod half_chunk_map;
 mod in_flight;
+mod pack_window;
 mod pending;
 mod plan;
 mod random;
@@ -64,6 +65,7 @@ pub use error::{InvalidCall, SamplerError};
 pub use global_order::GlobalOrder;
 pub use half_chunk_map::{HalfChunkMap, HalfChunkMapError};
 pub use in_flight::DrawCounts;
+pub use pack_window::packs_open_max;
 pub use plan::{Ending, EpochPlan, EpochPlanError, OVER_ASK, WINDOW};
 pub use recording::{Recording, RecordingError};
 pub use selection::{SelectionError, split, weighted_counts};
@@ -72,7 +74,7 @@ pub use state::SamplerState;
 
 use self::{
     draw_set::DrawSet,
-    draw_state::DrawState,
+    draw_state::{DrawState, PackWindow},
     in_flight::InFlight,
     rank_shares::RankShares,
     replay::Replay,
@@ -116,7 +118,7 @@ impl Sampler {
         let Progress::Drawn { base, unread } = &state.progress else {
             return Err(SamplerError::NeedsRecording);
         };
-        state.of.check(map)?;
+        state.of.check(map, &state.plan)?;
         let mut sampler = Self::sharded(map, state.plan, state.stage, base.clone())?;
         sampler.catch_up(state.yielded, unread)?;
         Ok(sampler)
@@ -134,10 +136,11 @@ impl Sampler {
         let items = u32::try_from(map.items()).expect("items are 32 bits wide");
         let (_, batches) = plan.length(shares.items());
         let similar = if plan.like_length { map.similarity()?.numbers.clone() } else { [].into() };
-        let draw_state = DrawState::new(stage, base, share, similar);
+        let window = map.packs(&plan).map(|packs| PackWindow::new(packs, &plan, map.half_chunks()));
+        let draw_state = DrawState::new(stage, base, share, similar, window);
         let left = f64::from(shares.items()) / f64::from(items.max(1));
         Ok(Self {
-            of: DataIdentity::new(map),
+            of: DataIdentity::new(map, &plan),
             plan,
             items,
             draw_set: DrawSet::all(map.half_chunks()),
@@ -275,10 +278,10 @@ impl Sampler {
     }
 
     /// Items that come within about the next `count` and were not returned before, for the agent to
-    /// prefetch.
+    /// prefetch; of a window of packs, one item of each pack that opens soon.
     pub fn upcoming(&mut self, count: usize) -> Vec<ItemOrdinal> {
         match &mut self.order {
-            BatchOrder::Drawn(draw_state) => draw_state.upcoming(&self.draw_set, count),
+            BatchOrder::Drawn(draw_state) => draw_state.upcoming(&self.plan, &self.draw_set, count),
             BatchOrder::Replayed(replay) => replay.upcoming(self.in_flight.next(), count),
         }
     }
@@ -295,17 +298,17 @@ impl Sampler {
 }
 
 impl DataIdentity {
-    fn new(map: &HalfChunkMap) -> Self {
-        Self { dataset: map.dataset(), map: map.fingerprint() }
+    fn new(map: &HalfChunkMap, plan: &EpochPlan) -> Self {
+        Self { dataset: map.dataset(), map: map.fingerprint(plan) }
     }
 
     /// Refuses a state or a recording of another dataset or map.
-    fn check(&self, map: &HalfChunkMap) -> Result<(), SamplerError> {
+    fn check(&self, map: &HalfChunkMap, plan: &EpochPlan) -> Result<(), SamplerError> {
         let (found, expected) = (self.dataset, map.dataset());
         if found != expected {
             return Err(SamplerError::WrongDataset { found, expected });
         }
-        if self.map != map.fingerprint() {
+        if self.map != map.fingerprint(plan) {
             return Err(SamplerError::OtherMap);
         }
         Ok(())

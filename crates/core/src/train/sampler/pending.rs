@@ -1,26 +1,41 @@
-//! Pending items: what a rank has yet to draw of one half-chunk, in the half-chunk's random order.
+//! Pending items: what a rank has yet to draw of one half-chunk.
 //!
-//! A draw looks at candidates from the front, takes some and passes over others. Those stay in
-//! place, and the next draw looks at them first, so there are few of them. What is left is
-//! described by a frontier, beyond which no candidate was seen, and the positions before it that
-//! were passed over.
+//! The items are in two orders. The **random** order is a permutation of all of them. The **pack**
+//! order is one in which few packs are open at a time (`pack_window.rs`); it is made when the
+//! half-chunk is first drawn in it. A draw looks at candidates from the front of one order, takes
+//! some and passes over others. What is taken is gone from both orders. What is passed over stays
+//! in place, and the next draw looks at it first.
 
-use super::run_set::RunSet;
-
-/// Marks a position in `passed` that the current draw has taken.
-const TAKEN: u32 = u32::MAX;
+use super::{pack_window::PackOrder, run_set::RunSet};
 
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
-    /// The rank's items of this half-chunk. A position is an index into them.
+    /// The rank's items of this half-chunk, in random order. A position is an index into them.
     items: Vec<u32>,
-    frontier: u32,
-    /// Positions before the frontier that are unread, in order.
-    passed: Vec<u32>,
-    /// Entries of `passed` that the current draw has seen.
-    candidates_seen: usize,
-    /// Positions before this one were announced.
+    /// A bit for each position that is unread.
+    unread: Vec<u64>,
+    left: u32,
+    random: Cursor,
+    packs: Option<(PackOrder, Cursor)>,
+}
+
+/// Where draws are in an order.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    /// Nothing before this place is unread.
+    first: u32,
+    /// The place at which the current draw looks next.
+    next: u32,
+    /// Places before this one were announced.
     announced: u32,
+}
+
+/// The order in which a draw looks at candidates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DrawOrder {
+    Random,
+    /// Few packs at a time, if there are packs; else the random order.
+    Packs,
 }
 
 /// A candidate of a draw.
@@ -28,13 +43,16 @@ pub(super) struct Pending {
 pub(super) struct Candidate {
     pub(super) item: u32,
     pub(super) position: u32,
-    /// Its index in `passed`.
-    slot: usize,
 }
 
 impl Pending {
     pub(super) fn new(items: Vec<u32>) -> Self {
-        Self { items, frontier: 0, passed: Vec::new(), candidates_seen: 0, announced: 0 }
+        let left = u32::try_from(items.len()).expect("items are 32 bits wide");
+        let mut unread = vec![u64::MAX; items.len().div_ceil(64)];
+        if let Some(last) = unread.last_mut().filter(|_| left % 64 > 0) {
+            *last = (1 << (left % 64)) - 1;
+        }
+        Self { items, unread, left, random: Cursor::default(), packs: None }
     }
 
     /// Keeps only what a state has as unread. `None` if the state belongs to another list.
@@ -42,87 +60,155 @@ impl Pending {
         if unread.length() != self.length() {
             return None;
         }
-        self.frontier = self.length();
-        self.passed.clear();
-        for run in unread.iter() {
-            if run.end == self.length() {
-                self.frontier = run.start;
-            } else {
-                self.passed.extend(run);
-            }
+        (self.random, self.packs, self.left) = (Cursor::default(), None, 0);
+        self.unread.fill(0);
+        for position in unread.iter().flatten() {
+            self.unread[position as usize / 64] |= 1 << (position % 64);
+            self.left += 1;
         }
+        self.end_draw();
         Some(())
     }
 
-    /// Number of items that are left to draw. Not valid during a draw.
+    /// Number of items that are left to draw.
     pub(super) fn unread(&self) -> u32 {
-        self.length() - self.frontier + u32::try_from(self.passed.len()).expect("a part of `items`")
+        self.left
     }
 
-    /// Items that are unread.
+    /// Items that are unread, in random order.
     pub(super) fn items(&self) -> impl Iterator<Item = u32> {
-        let positions = self.passed.iter().copied().chain(self.frontier..self.length());
-        positions.map(|position| self.items[position as usize])
+        self.positions_from(self.random.first).map(|position| self.items[position as usize])
+    }
+
+    /// Whether the pack order is made.
+    pub(super) fn has_pack_order(&self) -> bool {
+        self.packs.is_some()
+    }
+
+    /// Makes the pack order of these items.
+    pub(super) fn set_pack_order(&mut self, make: impl FnOnce(&[u32]) -> PackOrder) {
+        self.packs = Some((make(&self.items), Cursor::default()));
+        self.end_draw();
     }
 
     fn length(&self) -> u32 {
         u32::try_from(self.items.len()).expect("items are 32 bits wide")
     }
 
-    /// The next candidate of this draw.
-    pub(super) fn look(&mut self) -> Option<Candidate> {
-        let slot = self.candidates_seen;
-        if slot == self.passed.len() {
-            if self.frontier == self.length() {
-                return None;
-            }
-            self.passed.push(self.frontier);
-            self.frontier += 1;
-        }
-        self.candidates_seen += 1;
-        let position = self.passed[slot];
-        Some(Candidate { item: self.items[position as usize], position, slot })
+    fn is_unread(&self, position: u32) -> bool {
+        self.unread[position as usize / 64] >> (position % 64) & 1 == 1
     }
 
-    pub(super) fn take(&mut self, candidate: Candidate) {
-        self.passed[candidate.slot] = TAKEN;
+    /// The first position that is unread, from `position` on; the length if there is none.
+    fn first_unread(&self, position: u32) -> u32 {
+        let mut word = position as usize / 64;
+        let Some(bits) = self.unread.get(word) else { return self.length() };
+        let mut bits = bits & (u64::MAX << (position % 64));
+        while bits == 0 {
+            word += 1;
+            let Some(next) = self.unread.get(word) else { return self.length() };
+            bits = *next;
+        }
+        u32::try_from(word * 64).expect("items are 32 bits wide") + bits.trailing_zeros()
+    }
+
+    fn positions_from(&self, start: u32) -> impl Iterator<Item = u32> {
+        let first = self.first_unread(start);
+        let next = |position: &u32| Some(self.first_unread(position + 1));
+        std::iter::successors(Some(first), next).take_while(|position| *position < self.length())
+    }
+
+    /// The next candidate of this draw.
+    pub(super) fn look(&mut self, order: DrawOrder) -> Option<Candidate> {
+        let position = match (order, &self.packs) {
+            (DrawOrder::Packs, Some((packs, cursor))) => {
+                let rest = &packs.positions()[cursor.next as usize..];
+                let skipped = rest.iter().position(|position| self.is_unread(*position))?;
+                let position = rest[skipped];
+                let (_, cursor) = self.packs.as_mut().expect("just seen");
+                cursor.next += u32::try_from(skipped).expect("items are 32 bits wide") + 1;
+                position
+            }
+            _ => {
+                let position = self.first_unread(self.random.next);
+                if position == self.length() {
+                    return None;
+                }
+                self.random.next = position + 1;
+                position
+            }
+        };
+        Some(Candidate { item: self.items[position as usize], position })
+    }
+
+    pub(super) fn take(&mut self, Candidate { position, .. }: Candidate) {
+        debug_assert!(self.is_unread(position), "an item is drawn once");
+        self.unread[position as usize / 64] &= !(1 << (position % 64));
+        self.left -= 1;
     }
 
     /// Ends a draw: candidates that were not taken stay, in order.
     pub(super) fn end_draw(&mut self) {
-        if self.candidates_seen > 0 {
-            self.passed.retain(|position| *position != TAKEN);
-            self.candidates_seen = 0;
+        self.random.first = self.first_unread(self.random.first);
+        self.random.next = self.random.first;
+        if let Some((packs, cursor)) = &self.packs {
+            let rest = &packs.positions()[cursor.first as usize..];
+            let taken = rest.iter().take_while(|position| !self.is_unread(**position)).count();
+            let (_, cursor) = self.packs.as_mut().expect("just seen");
+            cursor.first += u32::try_from(taken).expect("items are 32 bits wide");
+            cursor.next = cursor.first;
         }
     }
 
     /// What is unread if these positions, in any order, are unread, too.
     pub(super) fn unread_with(&self, drawn: &mut Vec<u32>) -> RunSet {
-        drawn.extend_from_slice(&self.passed);
+        drawn.extend(self.positions_from(self.random.first));
         drawn.sort_unstable();
-        let beyond = self.frontier..self.length();
-        RunSet::new(self.length(), drawn.iter().copied().chain(beyond))
+        RunSet::new(self.length(), drawn.iter().copied())
     }
 
-    /// Of the next `count` items, those that were not announced before.
-    pub(super) fn announce(&mut self, count: usize) -> impl Iterator<Item = u32> {
-        let announced = self.announced;
-        let unread = self.passed.iter().copied().chain(self.frontier..self.length());
-        let news: Vec<u32> = unread.take(count).filter(|position| *position >= announced).collect();
-        self.announced = news.last().map_or(announced, |last| last + 1);
-        news.into_iter().map(|position| self.items[position as usize])
+    /// Of the next `count` items in random order, those that were not announced before.
+    pub(super) fn announce(&mut self, count: usize) -> Vec<u32> {
+        let announced = self.random.announced;
+        let unread = self.positions_from(self.random.first).take(count);
+        let news: Vec<u32> = unread.filter(|position| *position >= announced).collect();
+        self.random.announced = news.last().map_or(announced, |last| last + 1);
+        news.into_iter().map(|position| self.items[position as usize]).collect()
+    }
+
+    /// An item of each pack that opens soon in pack order and was not announced before. A pack
+    /// whose first item is drawn is not announced: it is fetched, or exhausted.
+    pub(super) fn announce_packs(&mut self) -> Vec<u32> {
+        let Some((packs, cursor)) = &self.packs else { return Vec::new() };
+        let places = cursor.announced..cursor.first.saturating_add(packs.ahead());
+        let opened = packs.opened_within(places.clone());
+        let opened = opened.filter(|position| self.is_unread(*position));
+        let items = opened.map(|position| self.items[position as usize]).collect();
+        let (_, cursor) = self.packs.as_mut().expect("just seen");
+        cursor.announced = cursor.announced.max(places.end);
+        items
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::sampler::random::{Purpose, Random};
 
     /// Draws from at most `look` candidates, and takes those that `wanted` accepts.
     fn draw(pending: &mut Pending, look: usize, wanted: impl Fn(u32) -> bool) -> Vec<u32> {
+        draw_in(DrawOrder::Random, pending, look, wanted)
+    }
+
+    fn draw_in(
+        order: DrawOrder,
+        pending: &mut Pending,
+        look: usize,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let mut taken = Vec::new();
         for _ in 0..look {
-            let Some(candidate) = pending.look() else { break };
+            let Some(candidate) = pending.look(order) else { break };
             if wanted(candidate.item) {
                 pending.take(candidate);
                 taken.push(candidate.item);
@@ -162,11 +248,28 @@ mod tests {
     #[test]
     fn each_item_is_announced_once() {
         let mut pending = Pending::new((10..20).collect());
-        assert_eq!(pending.announce(3).collect::<Vec<_>>(), [10, 11, 12]);
+        assert_eq!(pending.announce(3), [10, 11, 12]);
         draw(&mut pending, 6, |item| item % 2 == 0);
-        assert_eq!(pending.announce(4).collect::<Vec<_>>(), [13, 15, 16]);
-        assert_eq!(pending.announce(4).count(), 0);
+        assert_eq!(pending.announce(4), [13, 15, 16]);
+        assert_eq!(pending.announce(4).len(), 0);
         draw(&mut pending, 10, |_| true);
-        assert_eq!(pending.announce(4).count(), 0);
+        assert_eq!(pending.announce(4).len(), 0);
+    }
+
+    /// Promise 2: a half-chunk may change between the orders at any time.
+    #[test]
+    fn what_is_drawn_in_one_order_is_gone_from_the_other() {
+        let mut pending = Pending::new((0..200).rev().collect());
+        let mut random = Random::keyed(Purpose::Packs, &[1]);
+        pending.set_pack_order(|items| PackOrder::new(items, |item| item / 10, 3, &mut random));
+        let mut seen = Vec::new();
+        for turn in 0..20 {
+            let order = if turn % 2 == 0 { DrawOrder::Packs } else { DrawOrder::Random };
+            seen.extend(draw_in(order, &mut pending, 20, |item| (item + turn) % 3 > 0));
+            assert_eq!(pending.unread() as usize, 200 - seen.len());
+        }
+        seen.extend(draw_in(DrawOrder::Packs, &mut pending, 200, |_| true));
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..200));
     }
 }

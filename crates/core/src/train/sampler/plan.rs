@@ -26,6 +26,9 @@ pub struct EpochPlan {
     pub window: u32,
     /// Batches of like length, as far as possible: less random, at the user's request (promise 8).
     pub like_length: bool,
+    /// Packs that are open at a time when items outside the cache are drawn; 0 if items are drawn
+    /// from all packs at once. The map must have packs. Batches of like length have no window.
+    pub pack_window: u32,
 }
 
 /// What happens to items that do not divide evenly among ranks and batches. In both cases all ranks
@@ -67,7 +70,13 @@ impl EpochPlan {
             over_ask: OVER_ASK,
             window: WINDOW,
             like_length: false,
+            pack_window: 0,
         }
+    }
+
+    /// Whether what is not cached is drawn from a window of packs.
+    pub(super) fn has_pack_window(&self) -> bool {
+        self.pack_window > 0 && !self.like_length
     }
 
     /// The same plan for one of several ranks.

@@ -20,6 +20,8 @@ pub(super) enum Purpose {
     Weights = 5,
     /// The order of an epoch that does not depend on ranks.
     GlobalOrder = 6,
+    /// The pack order of a half-chunk, and the order in which half-chunks join a window.
+    Packs = 7,
 }
 
 /// A sequence that is determined by its key.

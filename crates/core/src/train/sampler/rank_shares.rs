@@ -5,6 +5,17 @@
 //! round-robin, so that ranks have equally many items of every half-chunk and of the epoch, plus or
 //! minus one. When the number of ranks changes, what was yielded is left out, and the rest is
 //! divided again.
+//!
+//! With a window of packs, whole packs are distributed, each to the rank that has the least: every
+//! rank has an agent of its own, and each would fetch a pack that is shared. Only as many packs as
+//! there are ranks are cut, so that ranks have equally many items of the epoch. Of a half-chunk
+//! they have equally many plus or minus a pack.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    sync::Arc,
+};
 
 use super::{
     EpochPlan, SamplerError,
@@ -17,6 +28,8 @@ use super::{
 #[derive(Debug, Clone)]
 pub(super) struct RankShares {
     half_chunks: Vec<Vec<u32>>,
+    /// The pack of each item of the dataset, if whole packs are distributed.
+    packs: Option<Arc<[u32]>>,
 }
 
 /// One rank's share.
@@ -66,7 +79,8 @@ impl RankShares {
             Ok(base.iter().flatten().map(|position| order[position as usize]).collect())
         };
         let half_chunks = (0..map.half_chunks()).map(left).collect::<Result<_, SamplerError>>()?;
-        Ok(Self { half_chunks })
+        let packs = map.packs(plan).map(|packs| Arc::clone(&packs.of_items));
+        Ok(Self { half_chunks, packs })
     }
 
     /// All items that are divided.
@@ -83,6 +97,10 @@ impl RankShares {
     /// The share of a rank; `stage` counts how often the epoch was resharded.
     pub(super) fn share(&self, plan: &EpochPlan, stage: u32) -> RankShare {
         let (rank, world) = (plan.rank as usize, plan.world as usize);
+        if let Some(packs) = self.packs.as_ref().filter(|_| world > 1) {
+            let half_chunks = self.whole_packs(packs, plan);
+            return RankShare { half_chunks, padding: self.padding(rank, world) };
+        }
         let mut sharded = 0;
         let mut half_chunks = Vec::with_capacity(self.half_chunks.len());
         for (half_chunk, items) in (0_u32..).zip(&self.half_chunks) {
@@ -99,10 +117,42 @@ impl RankShares {
             half_chunks.push(own);
             sharded += items.len();
         }
-        // Padding goes on from the first item until all ranks have equally many.
+        RankShare { half_chunks, padding: self.padding(rank, world) }
+    }
+
+    /// The item that a rank repeats. Padding goes on from the first item until all ranks have
+    /// equally many.
+    fn padding(&self, rank: usize, world: usize) -> Option<u32> {
+        let sharded = self.items() as usize;
         let last = sharded.saturating_sub(1) / world * world + rank;
-        let padding = (sharded > 0 && last >= sharded).then(|| self.at((last - sharded) % sharded));
-        RankShare { half_chunks, padding }
+        (sharded > 0 && last >= sharded).then(|| self.at((last - sharded) % sharded))
+    }
+
+    /// The items of whole packs that a rank has of each half-chunk.
+    fn whole_packs(&self, packs: &[u32], plan: &EpochPlan) -> Vec<Vec<u32>> {
+        let items = self.items();
+        let quota = |rank: u32| items / plan.world + u32::from(rank < items % plan.world);
+        let mut room: BinaryHeap<(u32, Reverse<u32>)> =
+            (0..plan.world).map(|rank| (quota(rank), Reverse(rank))).collect();
+        let mut share = |items: &Vec<u32>| {
+            let mut own: Vec<u32> = Vec::new();
+            for pack in positions_by_pack(items, packs) {
+                let mut left = &pack[..];
+                while !left.is_empty() {
+                    let (space, Reverse(rank)) = room.pop().expect("quotas add up to all items");
+                    let (given, rest) = left.split_at(left.len().min(space as usize));
+                    if rank == plan.rank {
+                        own.extend(given);
+                    }
+                    let given = u32::try_from(given.len()).expect("items are 32 bits wide");
+                    room.push((space - given, Reverse(rank)));
+                    left = rest;
+                }
+            }
+            own.sort_unstable();
+            own.into_iter().map(|position| items[position as usize]).collect()
+        };
+        self.half_chunks.iter().map(&mut share).collect()
     }
 
     /// The item at a position among all that are divided.
@@ -115,6 +165,20 @@ impl RankShares {
         }
         unreachable!("fewer places than items are asked for")
     }
+}
+
+/// The positions of each pack in a list of items. Packs are in the order in which they occur.
+fn positions_by_pack(items: &[u32], packs: &[u32]) -> Vec<Vec<u32>> {
+    let mut numbers = BTreeMap::new();
+    let mut positions: Vec<Vec<u32>> = Vec::new();
+    for (position, item) in (0_u32..).zip(items) {
+        let number = *numbers.entry(packs[*item as usize]).or_insert(positions.len());
+        if number == positions.len() {
+            positions.push(Vec::new());
+        }
+        positions[number].push(position);
+    }
+    positions
 }
 
 /// Shuffles whole runs of `length` items. If they do not divide, the last run is shorter. It is
@@ -173,6 +237,33 @@ mod tests {
             }
             sharded.sort_unstable();
             prop_assert!(sharded.into_iter().eq(0..u32::try_from(of.len()).unwrap()));
+        }
+    }
+
+    /// Every rank has an agent of its own, so a pack that two ranks share is fetched twice.
+    #[test]
+    fn ranks_have_whole_packs() {
+        let of: Vec<u32> = (0..2003).map(|item| item / 10 % 7).collect();
+        let map = map(&of, 7).with_packs((0..2003).map(|item| item / 10).collect());
+        let plan = EpochPlan { pack_window: 4, ..EpochPlan::new(5, 0, 8) };
+        for world in [2, 3, 5] {
+            let shares = RankShares::new(&map, &plan, None).unwrap();
+            let mut readers = vec![0; 201];
+            let mut sharded = Vec::new();
+            for rank in 0..world {
+                let share = shares.share(&plan.on(rank, world), 0);
+                let own = share.half_chunks.concat();
+                let packs: std::collections::BTreeSet<u32> =
+                    own.iter().map(|item| item / 10).collect();
+                packs.into_iter().for_each(|pack| readers[pack as usize] += 1);
+                let (length, _) = plan.on(rank, world).length(2003);
+                assert_eq!(own.len() + usize::from(share.padding.is_some()), length as usize);
+                sharded.extend(own);
+            }
+            sharded.sort_unstable();
+            assert!(sharded.into_iter().eq(0..2003));
+            let cut: u32 = readers.iter().map(|readers| readers - 1).sum();
+            assert!(cut <= world, "{cut} packs are read by two ranks");
         }
     }
 

@@ -1,18 +1,18 @@
 //! Recordings: the batches that were yielded, to yield them again bit for bit: to repeat an
 //! experiment, or to find out whether the order was the cause.
 //!
-//! **Format** (as in [`super::state`]): magic `forebay records` and version 1. Body: dataset id,
-//! fingerprint of the half-chunk map, plan; items of the dataset (4); number of batches (varint);
-//! of each batch the number of its items and of those that are padding, which come last (varints),
-//! and the items, each in as many bytes as the number of items of the dataset needs.
+//! **Format** (as in [`super::state`], with its versions): magic `forebay records`. Body: dataset
+//! id, fingerprint of the half-chunk map, plan; items of the dataset (4); number of batches
+//! (varint); of each batch the number of its items and of those that are padding, which come last
+//! (varints), and the items, each in as many bytes as the number of items of the dataset needs.
 
 use super::{
     Batch, EpochPlan, InvalidCall, ItemSource, Sampler,
     envelope::{Format, FormatError, push_varint},
-    state::{DataIdentity, decode_plan, encode_plan},
+    state::{DataIdentity, decode_plan, encode_plan, plan_version},
 };
 
-const FORMAT: Format = Format { name: "recording", magic: *b"forebay records", version: 1 };
+const FORMAT: Format = Format { name: "recording", magic: *b"forebay records", version: 2 };
 
 /// The batches of one rank's epoch, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Recording {
                 body.extend_from_slice(&item.to_le_bytes()[..width]);
             }
         }
-        FORMAT.seal(&body)
+        FORMAT.seal(plan_version(&self.plan), &body)
     }
 
     /// Decodes what [`Recording::encode`] wrote. Replaying it checks that it is of the same

@@ -31,7 +31,7 @@ impl Sampler {
         recording: &Recording,
         state: Option<&SamplerState>,
     ) -> Result<Self, SamplerError> {
-        recording.of.check(map)?;
+        recording.of.check(map, &recording.plan)?;
         let replay = Replay::new(map, recording)?;
         let mut unyielded = vec![0; map.half_chunks() as usize];
         let yielded = match state.map(|state| (&state.progress, state.yielded)) {

@@ -19,7 +19,7 @@ impl Sampler {
     ) -> Result<Self, SamplerError> {
         plan.check()?;
         let first = check_ranks(states)?;
-        first.of.check(map)?;
+        first.of.check(map, &first.plan)?;
         let EpochPlan { seed, epoch, .. } = first.plan;
         if (plan.seed, plan.epoch) != (seed, epoch) {
             return Err(SamplerError::WrongEpoch { seed, epoch });

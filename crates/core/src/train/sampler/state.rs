@@ -6,11 +6,12 @@
 //! also has what was left then.
 //!
 //! **Format** (little-endian; a varint has seven bits per byte): magic `forebay sampler` and
-//! version 1, length of the body, body, checksum ([`super::envelope`]). Body:
+//! version, length of the body, body, checksum ([`super::envelope`]). Version 2 has a window of
+//! packs. States without one are of version 1, which older forebays read. Body:
 //!
 //! - dataset id; fingerprint of the half-chunk map (8 bytes);
 //! - the plan: seed, epoch (8 each), rank, world, batch, over-ask, window (4 each), a byte for the
-//!   ending and one for like lengths;
+//!   ending and one for like lengths; in version 2 the window of packs (4);
 //! - stage (4); batches yielded (8);
 //! - a byte: 0; or 2 if resharded; each followed by the sets; or 1 and the fingerprint of a
 //!   recording (8).
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::DatasetId;
 
-const FORMAT: Format = Format { name: "state", magic: *b"forebay sampler", version: 1 };
+const FORMAT: Format = Format { name: "state", magic: *b"forebay sampler", version: 2 };
 
 const DRAWN: u8 = 0;
 const REPLAYED: u8 = 1;
@@ -98,7 +99,7 @@ impl SamplerState {
                 body.extend_from_slice(&recording.to_le_bytes());
             }
         }
-        FORMAT.seal(&body)
+        FORMAT.seal(plan_version(&self.plan), &body)
     }
 
     /// Decodes what [`SamplerState::encode`] wrote. Making a sampler of it checks that it is of the
@@ -136,14 +137,22 @@ impl DataIdentity {
     }
 }
 
+/// The version of a format that has this plan.
+pub(super) fn plan_version(plan: &EpochPlan) -> u8 {
+    if plan.pack_window == 0 { 1 } else { 2 }
+}
+
 pub(super) fn encode_plan(plan: &EpochPlan, body: &mut Vec<u8>) {
-    let EpochPlan { seed, epoch, rank, world, batch, ending, over_ask, window, like_length } =
-        *plan;
+    let EpochPlan { seed, epoch, rank, world, batch, ending, .. } = *plan;
+    let EpochPlan { over_ask, window, like_length, pack_window, .. } = *plan;
     body.extend([seed, epoch].iter().flat_map(|word| word.to_le_bytes()));
     let words = [rank, world, batch, over_ask, window];
     body.extend(words.iter().flat_map(|word| word.to_le_bytes()));
     body.push(u8::from(ending == Ending::DropLast));
     body.push(u8::from(like_length));
+    if pack_window > 0 {
+        body.extend(pack_window.to_le_bytes());
+    }
 }
 
 pub(super) fn decode_plan(body: &mut Body<'_>) -> Result<EpochPlan, FormatError> {
@@ -157,9 +166,21 @@ pub(super) fn decode_plan(body: &mut Body<'_>) -> Result<EpochPlan, FormatError>
     };
     let ending = if flag()? { Ending::DropLast } else { Ending::Pad };
     let like_length = flag()?;
-    let plan = EpochPlan { seed, epoch, rank, world, batch, ending, over_ask, window, like_length };
-    plan.check().map_err(|_| body.damaged())?;
-    Ok(plan)
+    let pack_window = if body.version() == 1 { 0 } else { body.u32()? };
+    let plan = EpochPlan {
+        seed,
+        epoch,
+        rank,
+        world,
+        batch,
+        ending,
+        over_ask,
+        window,
+        like_length,
+        pack_window,
+    };
+    let is_valid = plan.check().is_ok() && plan_version(&plan) == body.version();
+    if is_valid { Ok(plan) } else { Err(body.damaged()) }
 }
 
 fn encode_runs(runs: &RunSet, body: &mut Vec<u8>) {
@@ -247,8 +268,10 @@ mod tests {
             let mut bytes = whole[24..whole.len() - 8].to_vec();
             bytes.truncate(keep);
             bytes.append(&mut body);
-            if let Ok(state) = SamplerState::decode(&FORMAT.seal(&bytes)) {
-                prop_assert_eq!(SamplerState::decode(&state.encode()), Ok(state));
+            for version in [1, 2] {
+                if let Ok(state) = SamplerState::decode(&FORMAT.seal(version, &bytes)) {
+                    prop_assert_eq!(SamplerState::decode(&state.encode()), Ok(state));
+                }
             }
         }
     }
@@ -257,6 +280,18 @@ mod tests {
     fn replays_have_states_as_well() {
         let state = state(Progress::Replayed { recording: 77 });
         assert_eq!(SamplerState::decode(&state.encode()), Ok(state));
+    }
+
+    /// A plan with a window of packs has four bytes more, and is of version 2.
+    #[test]
+    fn windows_of_packs_are_version_two() {
+        let mut state = state(Progress::Drawn { base: None, unread: Vec::new() });
+        let plain = state.encode();
+        state.plan.pack_window = 85;
+        let bytes = state.encode();
+        assert_eq!((plain[15], bytes[15], bytes.len()), (1, 2, plain.len() + 4));
+        assert_eq!(bytes[24 + 32 + 24 + 20 + 2..][..4], 85_u32.to_le_bytes());
+        assert_eq!(SamplerState::decode(&bytes), Ok(state));
     }
 
     /// Version 1. A change of these bytes is a new version.

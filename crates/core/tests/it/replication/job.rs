@@ -56,6 +56,7 @@ impl Job {
             gpus: 1,
             epoch_batches: batches,
             half_chunks: vec![size; HALF_CHUNKS as usize],
+            probe_item: ByteSize(0),
         });
         reporter.begin_epoch(0);
         Self {
@@ -99,7 +100,7 @@ impl Job {
         let this = &mut world.jobs[job];
         let draw_set = this.reporter.batch_draw_set(BATCH.into(), &this.sampler);
         this.sampler.set_draw_set(&draw_set).unwrap();
-        let is_probe = this.reporter.take_probe_batch();
+        let is_probe = this.reporter.take_probe_batch(1);
         let is_there = |item: ItemOrdinal| !is_probe && resident[usize::try_from(item.0).unwrap()];
         let Some(batch) = this.sampler.draw(is_there) else {
             this.next_epoch();

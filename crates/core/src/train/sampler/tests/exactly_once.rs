@@ -43,14 +43,17 @@ fn events() -> impl Strategy<Value = Event> {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let plan = (any::<u64>(), 1_u32..20, 1_u32..6, 1_u32..12, 1_u32..64, any::<[bool; 2]>());
-    let plan = plan.prop_map(|(seed, batch, world, over_ask, window, [drop, like_length])| {
+    let sizes = (1_u32..20, 1_u32..6, 1_u32..12, 1_u32..64, 0_u32..20);
+    let plan = (any::<u64>(), sizes, any::<[bool; 2]>());
+    let plan = plan.prop_map(|(seed, sizes, [drop, like_length])| {
+        let (batch, world, over_ask, window, pack_window) = sizes;
         let ending = if drop { Ending::DropLast } else { Ending::Pad };
         EpochPlan {
             ending,
             over_ask,
             window,
             like_length,
+            pack_window,
             ..EpochPlan::new(seed, 1, batch).on(0, world)
         }
     });
@@ -88,6 +91,8 @@ impl Job {
         let half_chunk_of = case.half_chunk_of.iter().map(|half_chunk| HalfChunk(*half_chunk));
         let map = HalfChunkMap::new(DatasetId::from_bytes([3; 32]), 8, half_chunk_of).unwrap();
         let map = map.with_units(|item| u32::try_from(item.0 / 7).unwrap());
+        let packs = (0_u32..).zip(&case.half_chunk_of);
+        let map = map.with_packs(packs.map(|(item, half)| half * 1000 + item / 30).collect());
         let plan = case.plan;
         let ranks = (0..plan.world).map(|rank| plan.on(rank, plan.world));
         let ranks = ranks.map(|plan| Rank::new(Sampler::new(&map, plan).unwrap())).collect();

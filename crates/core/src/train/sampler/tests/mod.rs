@@ -5,6 +5,7 @@ mod draws;
 mod exactly_once;
 mod hits;
 mod like_length;
+mod packs;
 mod randomness;
 mod replays;
 mod states;

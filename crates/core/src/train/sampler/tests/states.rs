@@ -46,9 +46,9 @@ fn states_that_are_damaged_are_refused() {
         assert!(SamplerState::decode(&wrong).is_err(), "bit {at}");
     }
     let mut newer = bytes;
-    newer[15] = 2;
+    newer[15] = 3;
     let error = SamplerState::decode(&newer).unwrap_err().to_string();
-    assert_eq!(error, "this state is of version 2; this forebay reads version 1");
+    assert_eq!(error, "this state is of version 3; this forebay reads versions up to 2");
 }
 
 /// The checksum may match although the numbers contradict each other.
@@ -126,9 +126,12 @@ proptest! {
         flips in proptest::collection::vec((any::<proptest::sample::Index>(), 0_u8..8), 1..4),
         like_length in any::<bool>(),
         resized in any::<bool>(),
+        pack_window in 0_u32..4,
     ) {
         let map = striped(60, 4).with_units(|item| u32::try_from(item.0 / 6).unwrap());
-        let plan = EpochPlan { like_length, ..EpochPlan::new(1, 2, 8) };
+        let packs = map.half_chunk_of_items().into_iter().zip(0_u32..);
+        let map = map.with_packs(packs.map(|(half, item)| half * 100 + item / 20).collect());
+        let plan = EpochPlan { like_length, pack_window, ..EpochPlan::new(1, 2, 8) };
         let mut sampler = started(&map, plan, 3);
         if resized {
             let plan = EpochPlan { batch: 4, ..plan };
