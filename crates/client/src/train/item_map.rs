@@ -173,10 +173,11 @@ impl ItemMap {
     }
 
     /// Packs that are open at a time when items outside the cache are drawn, for an agent of this
-    /// memory; 0 if no blob has several items. See
+    /// memory; 0 if no two items share a blob. See
     /// [`forebay_core::train::sampler::EpochPlan::pack_window`].
     pub fn pack_window(&self, agent_memory: ByteSize) -> u32 {
-        self.pack_bytes.map_or(0, |pack_bytes| packs_open_max(agent_memory, pack_bytes))
+        let pack_bytes = self.pack_bytes.filter(|_| self.half_chunks.has_packs());
+        pack_bytes.map_or(0, |pack_bytes| packs_open_max(agent_memory, pack_bytes))
     }
 
     /// The part that samplers need.

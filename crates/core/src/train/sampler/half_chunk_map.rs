@@ -143,7 +143,10 @@ impl HalfChunkMap {
     #[must_use]
     pub fn with_packs(self, of_items: Arc<[u32]>) -> Self {
         assert_eq!(of_items.len() as u64, self.items(), "one pack for each item");
-        if of_items.windows(2).all(|pair| pair[0] != pair[1]) {
+        // Items of a part may be in any order.
+        let mut sorted = of_items.to_vec();
+        sorted.sort_unstable();
+        if sorted.windows(2).all(|pair| pair[0] != pair[1]) {
             return self;
         }
         let packs = Packs { fingerprint: fingerprint(&[&of_items]), of_items };
@@ -215,6 +218,11 @@ impl HalfChunkMap {
 
     pub(super) fn similarity(&self) -> Result<&Similarity, SamplerError> {
         self.similarity.as_ref().ok_or(SamplerError::NoLengths)
+    }
+
+    /// Whether items share packs.
+    pub fn has_packs(&self) -> bool {
+        self.packs.is_some()
     }
 
     /// Which items share a pack, if the plan draws from a window of packs.
@@ -326,5 +334,6 @@ mod tests {
         let other = one.clone().with_packs([0, 1, 1].into());
         assert_ne!(packed.fingerprint(&windowed), other.fingerprint(&windowed));
         assert_eq!(one.clone().with_packs([0, 1, 2].into()).fingerprint(&windowed), of(&one));
+        assert!(one.clone().with_packs([0, 1, 0].into()).has_packs(), "in any order");
     }
 }
