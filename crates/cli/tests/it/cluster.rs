@@ -573,7 +573,7 @@ fn status_shows_all_nodes() {
     assert_eq!(nodes[2]["name"], "n2");
     let socket = cluster.socket(0);
     let text = cluster.sandbox.forebay(["status", "--socket", path(&socket)]).succeeds().stdout;
-    let rows = text.lines().filter(|line| line.contains("node.sock") && line.starts_with("n"));
+    let rows = text.lines().filter(|line| line.contains("node.sock") && line.starts_with('n'));
     let lines: Vec<&str> = rows.collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[1].starts_with("n1") && lines[1].contains("down"), "{text}");
