@@ -3,7 +3,7 @@
 //! A pack serves many items, and would otherwise be fetched for each of them. Blobs whose last byte
 //! the job has read are evicted first; then blobs that it has read a part of, and last prefetched
 //! blobs that it has not read; of equals, the oldest. Prefetched blobs limit further prefetching.
-//! The job draws from so few packs at a time that all of them fit
+//! The packs that the job draws from at a time take a third of the memory
 //! ([`crate::train::sampler::packs_open_max`]).
 
 use std::collections::BTreeMap;

@@ -254,8 +254,8 @@ impl ManagerRegistry {
         });
         let orders = manager.take_over(now, found)?;
         let (jobs, ranks, fenced) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        let managed = ManagedDataset { manager, jobs, ranks, fenced, share: None };
-        self.datasets.insert(dataset, managed);
+        let added = ManagedDataset { manager, jobs, ranks, fenced, share: None };
+        self.datasets.insert(dataset, added);
         Ok(with_dataset(dataset, orders))
     }
 

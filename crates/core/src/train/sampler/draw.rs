@@ -151,7 +151,7 @@ impl Unread {
 pub(super) fn draw(
     plan: &EpochPlan,
     draw_set: &DrawSet,
-    open: Option<impl Fn(DrawSourceKind, u32, &mut [Pending]) -> Vec<u32>>,
+    open: Option<&impl Fn(DrawSourceKind, u32, &mut [Pending]) -> Vec<u32>>,
     pending: &mut [Pending],
     random: &mut Random,
     similar: &[u32],
@@ -173,7 +173,7 @@ pub(super) fn draw(
         let hits = &mut picks.resident;
         let order = DrawOrder::Random;
         let mut source = DrawSource { plan, half_chunks, order, pending, random, similar, scratch };
-        match &open {
+        match open {
             _ if plan.like_length => source.runs(quota, &resident, hits, missing),
             None => {
                 let left = source.residents(quota, &resident, hits);

@@ -147,8 +147,16 @@ impl DrawState {
                 open
             }
         });
-        let picks =
-            draw::draw(plan, draw_set, open, pending, &mut random, similar, scratch, resident);
+        let picks = draw::draw(
+            plan,
+            draw_set,
+            open.as_ref(),
+            pending,
+            &mut random,
+            similar,
+            scratch,
+            resident,
+        );
         let Picks { mut resident, claimed, uncached, pinned } = picks;
         let mut batch = Batch::new(number, plan.batch.min(unread.total() + 1) as usize);
         let sources = [ItemSource::Resident, ItemSource::Claimed, ItemSource::Uncached];

@@ -246,7 +246,8 @@ impl HalfChunkMap {
     pub(super) fn fingerprint(&self, plan: &EpochPlan) -> u64 {
         self.packs(plan).map_or(self.fingerprint, |packs| {
             let words = [self.fingerprint, packs.fingerprint];
-            let words = words.map(|word| [word as u32, (word >> 32) as u32]);
+            let half = |bits: u64| u32::try_from(bits).expect("half of a word");
+            let words = words.map(|word| [half(word & u64::from(u32::MAX)), half(word >> 32)]);
             fingerprint(&[words.as_flattened()])
         })
     }

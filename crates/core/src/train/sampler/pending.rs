@@ -120,23 +120,20 @@ impl Pending {
 
     /// The next candidate of this draw.
     pub(super) fn look(&mut self, order: DrawOrder) -> Option<Candidate> {
-        let position = match (order, &self.packs) {
-            (DrawOrder::Packs, Some((packs, cursor))) => {
-                let rest = &packs.positions()[cursor.next as usize..];
-                let skipped = rest.iter().position(|position| self.is_unread(*position))?;
-                let position = rest[skipped];
-                let (_, cursor) = self.packs.as_mut().expect("just seen");
-                cursor.next += u32::try_from(skipped).expect("items are 32 bits wide") + 1;
-                position
+        let position = if let (DrawOrder::Packs, Some((packs, cursor))) = (order, &self.packs) {
+            let rest = &packs.positions()[cursor.next as usize..];
+            let skipped = rest.iter().position(|position| self.is_unread(*position))?;
+            let position = rest[skipped];
+            let (_, cursor) = self.packs.as_mut().expect("just seen");
+            cursor.next += u32::try_from(skipped).expect("items are 32 bits wide") + 1;
+            position
+        } else {
+            let position = self.first_unread(self.random.next);
+            if position == self.length() {
+                return None;
             }
-            _ => {
-                let position = self.first_unread(self.random.next);
-                if position == self.length() {
-                    return None;
-                }
-                self.random.next = position + 1;
-                position
-            }
+            self.random.next = position + 1;
+            position
         };
         Some(Candidate { item: self.items[position as usize], position })
     }

@@ -255,7 +255,9 @@ mod tests {
                 let own = share.half_chunks.concat();
                 let packs: std::collections::BTreeSet<u32> =
                     own.iter().map(|item| item / 10).collect();
-                packs.into_iter().for_each(|pack| readers[pack as usize] += 1);
+                for pack in packs {
+                    readers[pack as usize] += 1;
+                }
                 let (length, _) = plan.on(rank, world).length(2003);
                 assert_eq!(own.len() + usize::from(share.padding.is_some()), length as usize);
                 sharded.extend(own);
