@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import forebay
@@ -42,8 +41,7 @@ _SEED = 7
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # SIGTERM also removes the temporary directory.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -57,15 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(problem))
     print(json.dumps(results, indent=2) if options.format == "json" else _table(results))
     return 0
-
-
-#: Signals that have arrived. Python drops the exception of one that arrives in a finalizer.
-_interrupts: list[int] = []
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    _interrupts.append(number)
-    signal.default_int_handler(number, frame)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -165,8 +154,6 @@ def _train_job(
     sent = origin.bytes_sent()
 
     def progress(batch: int, loss: float) -> None:
-        if _interrupts:
-            raise KeyboardInterrupt
         position = f"epoch {len(done) + 1} of {epochs}, batch {batch} of {len(loader)}"
         _log(f"{name}: {position}, loss {loss:.3f}", is_transient=True)
 
