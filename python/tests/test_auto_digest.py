@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import harness
 import pytest
@@ -28,7 +28,9 @@ def gets(world: World) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("layout", ["files", "pack"])
-def test_each_object_is_read_once_on_first_use(slow_world: World, layout: str) -> None:
+def test_each_object_is_read_once_on_first_use(
+    slow_world: World, layout: Literal["files", "pack"]
+) -> None:
     """Promise 3 for a new URL: the digest's build and the first epoch share one read."""
     slow_world.reset_counters()
     options = slow_world.options

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import pickle
+import re
 import signal
 import subprocess
 import sys

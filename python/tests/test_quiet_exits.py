@@ -10,6 +10,8 @@ import harness
 import pytest
 from harness import ITEMS, World
 
+from forebay._runtime.node import ensure_node
+
 SCRIPT = """
 import sys
 import forebay
@@ -58,6 +60,7 @@ def run(world: World, directory: Path, context: str, end: str) -> tuple[int, str
 def test_a_script_with_persistent_workers_ends_quietly(
     world: World, tmp_path: Path, own_node: Path, context: str, end: str
 ) -> None:
+    ensure_node(own_node)  # a new node says what it reserves
     guarded = f"if __name__ == '__main__':\n    {ENDS[end]}"
     code, out, error, pid = run(world, tmp_path, context, guarded)
     assert (code, out, error) == (0, f"{ITEMS}\n", "")

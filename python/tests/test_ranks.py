@@ -97,7 +97,7 @@ def test_gpus_are_given_or_ranks_or_devices(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert device_count() == count, visible
         assert gpus_of_job(None, 1) == max(1, count)
-    assert not torch.cuda.is_initialized()
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def test_the_node_learns_the_number_of_gpus(world: World, own_node: Path) -> None:
@@ -116,8 +116,8 @@ def test_ranks_of_a_launcher_have_one_name(monkeypatch: pytest.MonkeyPatch) -> N
     names = [ranks_module.launched_name(0) for _ in range(2)]
     assert names[0] == names[1] is not None
     assert ranks_module.launched_name(1) != names[0], "another dataset of the job"
-    name = JobName(None, launched=names[0])
-    assert (name.of(0, 2), name.of(1, 2)) == (f"{names[0]}.0of2", f"{names[0]}.1of2")
+    job = JobName(None, launched=names[0])
+    assert (job.of(0, 2), job.of(1, 2)) == (f"{names[0]}.0of2", f"{names[0]}.1of2")
     monkeypatch.setenv("MASTER_PORT", "29501")
     assert ranks_module.launched_name(0) != names[0], "another job"
     monkeypatch.setenv("MASTER_ADDR", "localhost")

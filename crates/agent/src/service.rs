@@ -509,8 +509,8 @@ mod tests {
         let long = u32::try_from(PAYLOAD_SIZE_MAX).unwrap();
         let count = |extents: &[(u64, u32)]| {
             let range = |(offset, length)| BlobRange { blob: BlobOrdinal::new(0), offset, length };
-            let ranges = extents.iter().enumerate();
-            items_in(&ranges.map(|(at, extent)| (at as u32, range(*extent))).collect::<Vec<_>>())
+            let ranges = (0_u32..).zip(extents);
+            items_in(&ranges.map(|(at, extent)| (at, range(*extent))).collect::<Vec<_>>())
         };
         let start = u64::from(long);
         assert_eq!(count(&[(0, long), (start, long), (2 * start, 7)]), 1);

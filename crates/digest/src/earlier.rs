@@ -10,7 +10,7 @@ use forebay_core::{
     BlobOrdinal, Namespace,
     dataset::{
         ListedObject,
-        hash_tree::{HashTree, HashedContent},
+        hash_tree::{HashTree, HashTreeView, HashedContent},
     },
 };
 
@@ -58,7 +58,7 @@ impl EarlierDigest {
             return Ok(None);
         }
         let tree = blob.tree()?;
-        if tree.as_ref().map(|tree| tree.leaf()) != plan.leaf_length() {
+        if tree.as_ref().map(HashTreeView::leaf) != plan.leaf_length() {
             // Built by a version with other trees, or none.
             return Ok(None);
         }

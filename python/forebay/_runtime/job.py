@@ -18,7 +18,7 @@ import stat
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,7 +96,7 @@ class JobName:
 #: Number of dataset copies made in this process, by the job's unique name.
 _copies: Counter[str] = Counter()
 #: Numbers of the names made in this process: ranks make theirs in the same order.
-_made = itertools.count()
+_made: Iterator[int] = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)

@@ -514,8 +514,8 @@ fn what_is_present_counts_and_not_what_was_allocated() {
     assert_eq!(cache.keep_set(id).len(), 20, "what is put is kept");
     let states = cache.registry.explain(&id).unwrap().half_chunks;
     let count = |state| states.iter().filter(|other| **other == state).count();
-    let (filled, being_filled) = (HalfChunkState::Pinned, HalfChunkState::Loading);
-    assert_eq!((count(filled), count(being_filled)), (4, 16), "no half-chunk is refused");
+    assert_eq!(count(HalfChunkState::Absent), 0, "no half-chunk is refused");
+    assert!(count(HalfChunkState::Loading) >= 10, "{states:?}");
     cache.present.insert((id, HalfChunk(19)));
     cache.registry.on_arrived(s(cache.now), id, HalfChunk(19), ByteSize(HALF_CHUNK)).unwrap();
     let there = cache.present.clone();

@@ -251,11 +251,11 @@ async fn hash_remote(
             None => break,
         }
     }
-    let hashed = hasher.finish();
+    let content = hasher.finish();
     if let Some(fill) = fill {
-        fill.put(hashed.address, kept.freeze()).await;
+        fill.put(content.address, kept.freeze()).await;
     }
-    Ok(hashed)
+    Ok(content)
 }
 
 /// Ranges of at most `PIECE` bytes of some parts, in order. Lazy, because a part may have any

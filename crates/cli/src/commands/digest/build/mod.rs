@@ -50,8 +50,9 @@ Credentials come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_K
 AZURE_STORAGE_ACCOUNT_NAME and ..._KEY, GOOGLE_APPLICATION_CREDENTIALS).
 The file of --columns has a header. Its first column names the object, relative to URL.";
 
-/// Default size of a pack: a few milliseconds of transfer from a slow origin.
-const PACK_SIZE: ByteSize = ByteSize::mib(1);
+/// Default size of a pack: a few milliseconds of transfer from a slow origin. With its header it
+/// fits into the shortest region of a device; a pack of 1 MiB would take two.
+const PACK_SIZE: ByteSize = ByteSize::kib(960);
 /// With fewer blobs per chunk, a chunk of a sorted dataset does not resemble the dataset.
 const CHUNK_BLOBS_MIN: u64 = 16;
 
@@ -66,7 +67,7 @@ pub struct Args {
     /// Use this layout of items and blobs.
     #[arg(long, value_enum, default_value_t = LayoutName::Files)]
     layout: LayoutName,
-    /// Limit packs to this size [default: 1MiB]. With --layout pack, tar or records.
+    /// Limit packs to this size [default: 960KiB]. With --layout pack, tar or records.
     #[arg(long, value_name = "SIZE")]
     pack_size: Option<ByteSize>,
     /// Use records of this size. With --layout records.
