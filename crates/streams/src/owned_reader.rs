@@ -9,6 +9,8 @@ use std::{
     future::poll_fn,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
 };
 
 use forebay_core::{
@@ -78,6 +80,7 @@ impl OwnedReader {
         shared: &Arc<Shared>,
         name: &str,
         options: OpenOptions,
+        waits: bool,
     ) -> Result<Self, StreamError> {
         let name = StreamName::new(name)?;
         shared.id_of(&name)?;
@@ -85,7 +88,11 @@ impl OwnedReader {
         let depth = options.depth.max(1);
         let needed = slot_length.saturating_mul(depth as usize);
         let pool = &shared.engine.pools().read;
-        let slots = pool.carve(needed).ok_or_else(|| StreamError::Memory {
+        let slots = match pool.carve(needed) {
+            None if waits => reserve_slots(shared, needed),
+            slots => slots,
+        };
+        let slots = slots.ok_or_else(|| StreamError::Memory {
             depth,
             slot: ByteSize(slot_length as u64),
             needed: ByteSize(needed as u64),
@@ -266,6 +273,28 @@ impl Drop for OwnedReader {
             return;
         }
         self.inner.shared.close(self.inner.id);
+        self.inner.shared.on_reader_closed(&self.inner);
+    }
+}
+
+/// Longest wait for the last reads of closed readers.
+const CLOSED_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Attempts without a closed reader: its memory is free a moment after its last reference is gone.
+const ATTEMPTS: u32 = 3;
+
+/// Reserves memory for a reader. A reader that was closed just now returns its slots when its last
+/// reads have ended.
+fn reserve_slots(shared: &Shared, needed: usize) -> Option<Arc<BufferPool>> {
+    let (began, mut attempts) = (Instant::now(), ATTEMPTS);
+    loop {
+        if let Some(slots) = shared.engine.pools().read.carve(needed) {
+            return Some(slots);
+        }
+        attempts -= u32::from(!shared.has_closed_readers());
+        if attempts == 0 || began.elapsed() >= CLOSED_WAIT_MAX {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) groups: Mutex<BTreeMap<FamilyId, GroupId>>,
     /// Readers of streams that are being written.
     followers: Mutex<BTreeMap<StreamId, Vec<Weak<ReaderShared>>>>,
+    /// Closed readers. Their slots are taken until their last reads have ended.
+    closed: Mutex<Vec<Weak<ReaderShared>>>,
     /// Destroyers that wait for the last reader.
     pub(crate) destroyers: Mutex<BTreeMap<StreamId, Vec<oneshot::Sender<()>>>>,
     pub(crate) memory: Arc<WriteMemory>,
@@ -83,6 +85,7 @@ impl Shared {
             catalogue: Mutex::new(catalogue),
             groups: Mutex::new(groups),
             followers: Mutex::default(),
+            closed: Mutex::default(),
             destroyers: Mutex::default(),
             memory,
             block_length,
@@ -190,6 +193,18 @@ impl Shared {
         if is_last {
             self.on_last_reader_closed(id);
         }
+    }
+
+    /// A reader has closed, and its reads may still be in progress.
+    pub(crate) fn on_reader_closed(&self, reader: &Arc<ReaderShared>) {
+        let mut closed = self.closed.lock();
+        closed.retain(|reader| reader.strong_count() > 0);
+        closed.push(Arc::downgrade(reader));
+    }
+
+    /// Whether reads of closed readers are in progress.
+    pub(crate) fn has_closed_readers(&self) -> bool {
+        self.closed.lock().iter().any(|reader| reader.strong_count() > 0)
     }
 
     /// Registers a reader of a stream that may still be written.

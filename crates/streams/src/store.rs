@@ -116,7 +116,7 @@ impl StoreConfig {
         let store = block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)?;
         let lender = Lender::listen(call, &store.shared, &self.directory, &device.path);
         let lender = lender.map_err(not_lent)?;
-        Ok(Store { _lender: Some(OfProcess::new(Arc::new(lender))), ..store })
+        Ok(Store { lender: Some(OfProcess::new(Arc::new(lender))), ..store })
     }
 
     /// Opens the store, or borrows it from the process that has it open.
@@ -156,7 +156,7 @@ struct SplitMemory {
 pub struct Store {
     shared: OfProcess<Arc<Shared>>,
     /// Ends with the last handle of the store. Readers and writers may live longer.
-    _lender: Option<OfProcess<Arc<Lender>>>,
+    lender: Option<OfProcess<Arc<Lender>>>,
 }
 
 /// A store that this process owns, or one of another process.
@@ -214,7 +214,7 @@ impl Store {
         let clock: Clock = Box::new(clock);
         let (catalogue, groups) = (recovered.catalogue, recovered.groups);
         let shared = Shared::new(engine, catalogue, groups, block_length, clock);
-        Ok(Self { shared: OfProcess::new(shared), _lender: None })
+        Ok(Self { shared: OfProcess::new(shared), lender: None })
     }
 
     /// Creates a stream in a family of its own.
@@ -240,7 +240,9 @@ impl Store {
     /// Opens a stream for reading. Fails if the stream is not complete.
     pub fn open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
         self.check_process()?;
-        OwnedReader::open(&self.shared, name, options).map(Reader::from)
+        // A device thread ends the last reads of a closed reader. A simulated engine has none.
+        let waits = self.lender.is_some();
+        OwnedReader::open(&self.shared, name, options, waits).map(Reader::from)
     }
 
     /// Fails in a forked child, in which no other call of this store may be used.

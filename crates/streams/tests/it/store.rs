@@ -204,3 +204,21 @@ fn bad_input_is_refused_with_a_remedy() {
     let in_use = refused(config(&directory, Backend::Auto)).to_string();
     assert!(in_use.contains("in use") || in_use.contains("locked"), "{in_use}");
 }
+
+/// The slots of a reader that was closed in the middle of its reads come back.
+#[test]
+fn a_reader_opens_right_after_another_was_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = config(&directory, Backend::Auto).open().unwrap();
+    let mut writer = store.create("s", CreateOptions::default()).unwrap();
+    for _ in 0..6 {
+        writer.append(&vec![7; 1 << 20]).unwrap();
+    }
+    writer.seal().unwrap();
+    let depths = (1..100).map(|depth| OpenOptions { depth, ..OpenOptions::default() });
+    let deepest = depths.take_while(|options| store.open("s", *options).is_ok()).last().unwrap();
+    for time in 0..100 {
+        let reader = store.open("s", deepest);
+        assert!(reader.is_ok(), "time {time}: {}", reader.err().unwrap());
+    }
+}
