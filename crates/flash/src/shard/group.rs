@@ -337,9 +337,10 @@ impl<T> Shard<T> {
             let seal_waiters = std::mem::take(&mut group.seal_waiters);
             let gone = |token| (token, Err(RequestError::Gone));
             self.answers.extend(seal_waiters.into_iter().map(gone));
-            waiting.regions_left = 1;
+            waiting.regions_left = regions.len() + 1;
             for region in regions {
                 self.free_region(region, None);
+                self.await_free(region, drain);
             }
             self.index.write().remove_group(id);
             return self.on_region_drained(drain, true);

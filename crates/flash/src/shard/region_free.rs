@@ -1,5 +1,5 @@
 //! Freeing of regions: after a region is given up, reads and writes in progress end, and, for a
-//! freed group, a header that says "free" is made durable.
+//! freed group that a restart would find, a header that says "free" is made durable.
 
 use std::ops::Range;
 
@@ -190,6 +190,15 @@ impl<T> Shard<T> {
         }
     }
 
+    /// Counts a region as drained when its last read and write have ended.
+    pub(super) fn await_free(&mut self, id: RegionId, drain: u32) {
+        let region = self.region(id);
+        match region.state {
+            RegionState::Freeing { .. } => region.more_drains.push(drain),
+            _ => self.on_region_drained(drain, true),
+        }
+    }
+
     pub(super) fn finish_free(&mut self, id: RegionId) {
         let until = self.now.saturating_add(self.settings.quarantine);
         let region = self.region(id);
@@ -201,6 +210,9 @@ impl<T> Shard<T> {
             region.state = RegionState::Free;
             self.free.push_back(id);
             self.answer_space_waiters();
+        }
+        for drain in std::mem::take(&mut self.region(id).more_drains) {
+            self.on_region_drained(drain, true);
         }
     }
 

@@ -274,6 +274,27 @@ fn an_ephemeral_group_needs_no_syncs_and_is_free_after_a_restart() {
     }
 }
 
+/// A freed group's space can be used when the request is answered, even if writes were in progress.
+#[test]
+fn the_space_of_an_ephemeral_group_is_free_when_its_end_is_answered() {
+    for seed in seeds(20) {
+        let mut world = World::new(seed, 6, settings());
+        let group = world.group_of_class("a", CLASS_EPHEMERAL, true);
+        for ordinal in 0..12 {
+            put(&mut world, group, ordinal, &content(ordinal, 300_000));
+        }
+        let read = ShardRequest::Read {
+            name: EntryName::Ordinal(group, seed % 12),
+            range: None,
+            leased: false,
+            into: None,
+        };
+        world.begin(read);
+        world.request(ShardRequest::Free { group, lease_timeout: Duration::ZERO }).unwrap();
+        assert_eq!(world.shard.counters().regions_free, 6);
+    }
+}
+
 /// Promise 1: an ephemeral use of a region must not make its previous contents come back as damage.
 #[test]
 fn an_evicted_region_reused_without_syncs_costs_no_damaged_entry() {
