@@ -24,12 +24,20 @@ pub(crate) struct SlotRegistry(Arc<Mutex<Registry>>);
 struct Registry {
     slots: ConnectionSlots,
     pre_auth: PreAuthConnections,
-    /// The task that serves each pre-auth connection; `None` until it is spawned.
-    tasks: BTreeMap<PreAuthConnection, Option<AbortHandle>>,
+    tasks: BTreeMap<PreAuthConnection, PreAuthTask>,
     counters: Arc<Counters>,
     /// Rejected connections since the last log line.
     unlogged: u64,
     logged_at: Option<Instant>,
+}
+
+/// The task that serves a pre-auth connection.
+#[derive(Default)]
+struct PreAuthTask {
+    /// `None` until it is spawned.
+    handle: Option<AbortHandle>,
+    /// The client was refused at its hello, and is counted.
+    is_rejected: bool,
 }
 
 /// The slot of one connection. Dropped when both directions of the connection have ended.
@@ -37,8 +45,6 @@ pub struct ConnectionSlot {
     registry: SlotRegistry,
     class: SlotClass,
     pre_auth: Option<PreAuthConnection>,
-    /// The client was refused at its hello.
-    is_rejected: bool,
 }
 
 impl SlotRegistry {
@@ -71,7 +77,7 @@ impl SlotRegistry {
         let entered = registry.slots.enter(class);
         let pre_auth = (entered.is_ok() && class == SlotClass::PreAuth).then(|| {
             let id = registry.pre_auth.enter(source);
-            registry.tasks.insert(id, None);
+            registry.tasks.insert(id, PreAuthTask::default());
             id
         });
         drop(registry);
@@ -81,15 +87,15 @@ impl SlotRegistry {
         }
         entered.map(|()| {
             let registry = self.clone();
-            ConnectionSlot { registry, class, pre_auth, is_rejected: false }
+            ConnectionSlot { registry, class, pre_auth }
         })
     }
 
     /// Sets the task that serves a connection, in case it has to be evicted.
     pub fn set_task(&self, id: Option<PreAuthConnection>, task: AbortHandle) {
         let mut registry = self.0.lock();
-        if let Some(slot) = id.and_then(|id| registry.tasks.get_mut(&id)) {
-            *slot = Some(task);
+        if let Some(entry) = id.and_then(|id| registry.tasks.get_mut(&id)) {
+            entry.handle = Some(task);
         }
     }
 }
@@ -100,8 +106,15 @@ impl Registry {
         let id = self.pre_auth.evict()?;
         let task = self.tasks.remove(&id).expect("registered");
         self.slots.leave(SlotClass::PreAuth);
-        self.on_rejected(id.source());
-        task
+        self.on_closed(id, &task);
+        task.handle
+    }
+
+    /// A pre-auth connection has ended.
+    fn on_closed(&mut self, id: PreAuthConnection, task: &PreAuthTask) {
+        if !task.is_rejected {
+            self.on_rejected(id.source());
+        }
     }
 
     /// Counts a connection that did not authenticate. Logs at most one line per interval.
@@ -141,9 +154,15 @@ impl ConnectionSlot {
         Ok(())
     }
 
-    /// The client is refused at its hello.
+    /// The client is refused at its hello. It is counted before it gets the answer.
     pub(crate) fn reject(&mut self) {
-        self.is_rejected = true;
+        let mut registry = self.registry.0.lock();
+        let Some(id) = self.pre_auth else { return registry.counters.preauth_rejected.one() };
+        if let Some(task) = registry.tasks.get_mut(&id)
+            && !std::mem::replace(&mut task.is_rejected, true)
+        {
+            registry.on_rejected(id.source());
+        }
     }
 }
 
@@ -152,16 +171,13 @@ impl Drop for ConnectionSlot {
         let mut registry = self.registry.0.lock();
         let Some(id) = self.pre_auth else {
             registry.slots.leave(self.class);
-            if self.is_rejected {
-                registry.counters.preauth_rejected.one();
-            }
             return;
         };
         // An evicted connection has left its slot already.
-        if registry.tasks.remove(&id).is_some() {
+        if let Some(task) = registry.tasks.remove(&id) {
             registry.pre_auth.leave(id);
             registry.slots.leave(self.class);
-            registry.on_rejected(id.source());
+            registry.on_closed(id, &task);
         }
     }
 }
