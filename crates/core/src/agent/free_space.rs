@@ -3,7 +3,9 @@
 //! A node allocates space by the region, and each half-chunk fills regions of its own. So a node
 //! may have many free bytes and no space for one more blob: only as many blobs are sure to fit as
 //! there are empty regions. `forebay warm`, which must not evict anything, reserves empty regions
-//! one by one ([`SpaceLedger`]). Prefetching goes by the free bytes, with a margin.
+//! one by one ([`SpaceLedger`]). A build of a digest puts blobs one after the other into regions
+//! that they fill in turn, and stops before the last ones ([`FillLedger`]). Prefetching goes by the
+//! free bytes, with a margin.
 
 use std::time::Duration;
 
@@ -101,6 +103,54 @@ impl SpaceLedger {
     }
 }
 
+/// A report of free space is trusted for this time during a build. Jobs may fill the node meanwhile.
+const FILL_AGE_MAX: Duration = Duration::from_millis(500);
+/// Shortest region of a device: an empty one holds at least this.
+const REGION_BYTES_MIN: u64 = 1 << 20;
+/// Empty regions that a build leaves.
+const REGIONS_LEFT: u64 = 2;
+/// Batches in a row without an answer after which a build puts no more.
+const UNANSWERED_MAX: u32 = 3;
+
+/// Free space for the blobs of a build, which nothing is evicted for.
+#[derive(Debug, Default)]
+pub struct FillLedger {
+    /// When space was last reported, and the regions that had been evicted at the first report.
+    reported: Option<(Duration, u64)>,
+    /// Bytes that fit into empty regions for certain.
+    free: u64,
+    unanswered: u32,
+}
+
+impl FillLedger {
+    /// Whether the nodes should be asked for a new report before `bytes` more are put.
+    pub fn is_stale(&self, now: Duration, bytes: u64) -> bool {
+        self.free < bytes || self.reported.is_none_or(|(at, _)| now >= at + FILL_AGE_MAX)
+    }
+
+    /// Takes a report: empty regions, and regions evicted since the nodes started. A node that has
+    /// evicted one since the first report is full.
+    pub fn on_report(&mut self, now: Duration, regions: u64, evicted: u64) {
+        let evicted_before = self.reported.map_or(evicted, |(_, before)| before);
+        self.reported = Some((now, evicted_before));
+        let regions = if evicted > evicted_before { 0 } else { regions };
+        self.free = regions.saturating_sub(REGIONS_LEFT).saturating_mul(REGION_BYTES_MIN);
+    }
+
+    /// Takes space for a batch; false if it does not fit, and the build puts no more.
+    pub fn take(&mut self, bytes: u64) -> bool {
+        let left = self.free.checked_sub(bytes);
+        self.free = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// The nodes have answered the claims of a batch, or none has. Returns whether to go on.
+    pub fn on_batch(&mut self, is_answered: bool) -> bool {
+        self.unanswered = if is_answered { 0 } else { self.unanswered + 1 };
+        self.unanswered < UNANSWERED_MAX
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +184,26 @@ mod tests {
         assert!(ledger.reserve(10).is_some());
         ledger.on_report(FREE_SPACE_AGE_MAX, space(4, 0, 3));
         assert!(ledger.reserve(10).is_some() && ledger.reserve(10).is_none());
+    }
+
+    #[test]
+    fn a_build_leaves_two_regions_and_evicts_none() {
+        let (mut ledger, mib) = (FillLedger::default(), 1 << 20);
+        assert!(ledger.is_stale(Duration::ZERO, 1) && !ledger.take(1), "no report yet");
+        ledger.on_report(Duration::ZERO, 5, 7);
+        assert!(!ledger.is_stale(Duration::ZERO, 3 * mib));
+        assert!(ledger.is_stale(FILL_AGE_MAX, 1), "jobs may have filled it");
+        assert!(ledger.take(2 * mib) && ledger.take(mib) && !ledger.take(1));
+        ledger.on_report(FILL_AGE_MAX, 100, 8);
+        assert!(!ledger.take(1), "a region was evicted");
+    }
+
+    #[test]
+    fn a_build_gives_up_nodes_that_do_not_answer() {
+        let mut ledger = FillLedger::default();
+        let answers = [false, false, true, false, false, false];
+        let goes_on = answers.map(|is_answered| ledger.on_batch(is_answered));
+        assert_eq!(goes_on, [true, true, true, true, true, false]);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Fill: puts what a build reads into the nodes, so that the first epoch does not read it again.
 //!
-//! A thread of its own claims and puts blobs by address, as `forebay.wrap` does. Nothing is evicted
-//! for this: it ends when a node evicts a region, has no empty one, or fails. The build goes on in
-//! any case.
+//! A thread of its own claims and puts blobs by address, as `forebay.wrap` does. It ends when a node
+//! is full or fails ([`FillLedger`] decides), and the build goes on. Nothing is evicted for it.
 
 use std::{
     sync::{
@@ -10,28 +9,22 @@ use std::{
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use forebay_auth::Credentials;
 use forebay_client::{BlobRef, BlobsByAddress, ReadReason};
-use forebay_core::{Address, BlobOrdinal, Namespace, cluster::ring::Seeds};
+use forebay_core::{
+    Address, BlobOrdinal, Namespace, agent::free_space::FillLedger, cluster::ring::Seeds,
+};
 use tokio::sync::mpsc;
 
 /// Longest blob that is kept in memory for a put.
 pub const LENGTH_MAX: u64 = 32 << 20;
 /// Blobs that wait for the thread.
 const QUEUE: usize = 32;
-/// A report of free space is trusted for this time. Jobs may fill the node meanwhile.
-const REPORT_AGE_MAX: Duration = Duration::from_millis(500);
-/// Shortest region: an empty one holds at least this.
-const REGION_MIN: u64 = 1 << 20;
-/// Empty regions that are left.
-const REGIONS_LEFT: u64 = 2;
-/// Batches without an answer after which the nodes are given up.
-const FAILURES_MAX: u32 = 3;
 
 /// What was put.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,13 +55,8 @@ impl Fill {
         let has_ended = Arc::<AtomicBool>::default();
         let blobs = BlobsByAddress::new(Some(nodes), namespace, None, "digest build")
             .with_credentials(Credentials::from_environment()?);
-        let filler = Filler {
-            blobs,
-            has_ended: Arc::clone(&has_ended),
-            evicted: None,
-            reported_at: Instant::now(),
-            free: 0,
-        };
+        let (ledger, began) = (FillLedger::default(), Instant::now());
+        let filler = Filler { blobs, has_ended: Arc::clone(&has_ended), ledger, began };
         let thread = thread::Builder::new().name("forebay-fill".to_owned());
         let thread = thread.spawn(move || filler.run(receiver)).context("cannot start a thread")?;
         Ok(Self { sink: FillSink { sender, has_ended }, thread })
@@ -103,28 +91,23 @@ impl FillSink {
 struct Filler {
     blobs: BlobsByAddress,
     has_ended: Arc<AtomicBool>,
-    /// Regions that nodes had evicted at the first report.
-    evicted: Option<u64>,
-    /// When free space was last reported.
-    reported_at: Instant,
-    /// Bytes that fit into empty regions for certain.
-    free: u64,
+    ledger: FillLedger,
+    began: Instant,
 }
 
 impl Filler {
     fn run(mut self, mut receiver: mpsc::Receiver<(BlobRef, Bytes)>) -> Filled {
-        let (mut filled, mut failures) = (Filled::default(), 0);
+        let mut filled = Filled::default();
         while let Some(first) = receiver.blocking_recv() {
             let others = std::iter::from_fn(|| receiver.try_recv().ok()).take(QUEUE - 1);
             let batch: Vec<(BlobRef, Bytes)> = std::iter::once(first).chain(others).collect();
-            if !self.has_space(batch.iter().map(|(blob, _)| blob.length).sum()) {
+            let refs: Vec<BlobRef> = batch.iter().map(|(blob, _)| *blob).collect();
+            self.update_space(refs.iter().map(|blob| blob.length).sum());
+            if !self.ledger.take(refs.iter().map(|blob| blob.length).sum()) {
                 break;
             }
-            let refs: Vec<BlobRef> = batch.iter().map(|(blob, _)| *blob).collect();
             let reasons = self.blobs.claim(&refs);
-            let is_failed = reasons.iter().all(|reason| *reason == ReadReason::NoNode);
-            failures = if is_failed { failures + 1 } else { 0 };
-            if failures == FAILURES_MAX {
+            if !self.ledger.on_batch(reasons.iter().any(|reason| *reason != ReadReason::NoNode)) {
                 break;
             }
             for ((blob, content), reason) in batch.iter().zip(reasons) {
@@ -138,26 +121,16 @@ impl Filler {
         filled
     }
 
-    /// Whether these bytes fit into empty regions. They count as put.
-    fn has_space(&mut self, bytes: u64) -> bool {
-        if self.reported_at.elapsed() >= REPORT_AGE_MAX || self.free < bytes {
-            self.free = self.ask_for_free();
-            self.reported_at = Instant::now();
+    /// Asks the nodes for their free space, if the last report is too old for `bytes` more.
+    fn update_space(&mut self, bytes: u64) {
+        let now = self.began.elapsed();
+        if !self.ledger.is_stale(now, bytes) {
+            return;
         }
-        let left = self.free.checked_sub(bytes);
-        self.free = left.unwrap_or(0);
-        left.is_some()
-    }
-
-    /// Bytes that fit into empty regions; none if a node has evicted one since the first report.
-    fn ask_for_free(&mut self) -> u64 {
-        let Some(stats) = self.blobs.node_stats() else { return 0 };
+        let stats = self.blobs.node_stats().unwrap_or_default();
         let of =
             |name: &str| stats.iter().find(|(key, _)| key == name).map_or(0, |(_, value)| *value);
-        let evicted = of("flash_regions_evicted");
-        if *self.evicted.get_or_insert(evicted) != evicted {
-            return 0;
-        }
-        of("flash_regions_free_min").saturating_sub(REGIONS_LEFT).saturating_mul(REGION_MIN)
+        let (regions, evicted) = (of("flash_regions_free_min"), of("flash_regions_evicted"));
+        self.ledger.on_report(now, regions, evicted);
     }
 }
