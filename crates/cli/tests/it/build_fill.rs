@@ -1,8 +1,14 @@
 //! `digest build --node`: what a build reads is in the cache afterwards.
 
-use forebay_core::ItemOrdinal;
+use std::time::{Duration, Instant};
 
-use crate::{harness::content, node_and_agent::Setup};
+use forebay_core::ItemOrdinal;
+use rustix::process::Signal;
+
+use crate::{
+    harness::{Sandbox, content, slow, wait_until},
+    node_and_agent::{Setup, ready},
+};
 
 const OBJECTS: usize = 60;
 const SIZE: usize = 3000;
@@ -52,6 +58,24 @@ fn a_small_node_evicts_nothing_for_a_build() {
     assert_eq!(report["blobs"], 200);
     let status = setup.status();
     assert_eq!((&status["flash_regions_evicted"], &status["claims_held"]), (&0.into(), &0.into()));
+}
+
+/// Ctrl-C does not wait for reads in flight, each of which takes a minute here.
+#[test]
+fn an_interrupted_build_ends_at_once() {
+    let sandbox = Sandbox::with_objects(4, 1_500_000);
+    let origin = sandbox.serve(|config| slow(config, 100_000));
+    let socket = sandbox.path("run/node.sock");
+    let args = ["serve", "--socket", socket.to_str().unwrap(), "--directory", "../cache"];
+    let _node = ready(sandbox.forebay(args.iter().chain(&["--capacity", "64MB"])).start());
+    let options = ["--node", socket.to_str().unwrap()];
+    let build = sandbox.build_from(&origin, "x.digest", &options).start();
+    wait_until("an object is requested", || !origin.counters().objects.is_empty());
+    let began = Instant::now();
+    build.signal(Signal::INT);
+    let ran = build.finish();
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 /// A node that is not there is no error.

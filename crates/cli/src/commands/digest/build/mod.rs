@@ -95,8 +95,8 @@ pub struct Args {
     from: Option<PathBuf>,
     /// Put what is read into this node, so that the first epoch does not read it again.
     ///
-    /// A socket path, tcp://HOST:PORT or tls://HOST:PORT; several are separated by commas. Nothing is
-    /// evicted for it. Blobs over 32 MiB and local files are left out.
+    /// A socket path, tcp://HOST:PORT or tls://HOST:PORT; several are separated by commas. Nothing
+    /// is evicted for it. Blobs over 32 MiB and local files are left out.
     #[arg(long, value_name = "ENDPOINTS")]
     node: Option<Seeds>,
     /// Discard the journal of an interrupted build.
@@ -351,15 +351,15 @@ pub async fn build(spec: &Spec, progress: &ProgressBar) -> anyhow::Result<BuildR
         outcome = scan.run() => outcome,
     };
     let totals = scan.finish();
+    journal.flush()?;
+    if let Err(error) = outcome {
+        // Closing removes a journal without rows. Reads in flight are not waited for.
+        return journal.close().map_or_else(|second| Err(second.into()), |()| Err(error));
+    }
     let filled = match fill {
         Some(fill) => tokio::task::spawn_blocking(|| fill.finish()).await?,
         None => Filled::default(),
     };
-    journal.flush()?;
-    if let Err(error) = outcome {
-        // Closing removes a journal without rows.
-        return journal.close().map_or_else(|second| Err(second.into()), |()| Err(error));
-    }
 
     let (blobs_resumed, blobs_unchanged) = (totals.blobs_resumed, totals.blobs_unchanged());
     let bytes_read = totals.bytes_read();
