@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::{
     buffers::{Buffer, BufferPool, View},
     format::{
-        BLOCK_SIZE, EntryHeader, EntryShape, Footer, UNIT, frame_checksums, round_down, round_up,
+        BLOCK_SIZE, EntryHeader, EntryShape, FRAME_SIZE, Footer, UNIT, copy_frame, frame_checksums,
+        round_down, round_up,
     },
 };
 
@@ -63,6 +64,15 @@ impl Reservation {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let start = payload_offset(self.length);
         &mut self.buffer[start..start + self.length]
+    }
+
+    /// Copies a payload of the reserved length. Each frame's checksum is computed while the frame is
+    /// in the processor's cache.
+    pub fn fill(mut self, payload: &[u8]) -> FilledEntry {
+        assert_eq!(payload.len(), self.length, "a payload of the reserved length");
+        let frames = self.bytes_mut().chunks_mut(FRAME_SIZE).zip(payload.chunks(FRAME_SIZE));
+        let checksums = frames.map(|(to, from)| copy_frame(to, from)).collect();
+        FilledEntry { buffer: self.buffer, length: self.length, checksums }
     }
 
     /// Ends the filling: the first `length` bytes are the entry's payload. Computes their
@@ -154,6 +164,8 @@ mod tests {
             let filled = reservation.finish(length);
             assert!(filled.payload() == expected, "{length}");
             assert_eq!(filled.checksums, frame_checksums(&expected));
+            let copied = Reservation::new(&pool, length).unwrap().fill(&expected);
+            assert!(copied.payload() == expected && copied.checksums == filled.checksums);
         }
     }
 }

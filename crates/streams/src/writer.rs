@@ -92,10 +92,9 @@ impl Writer {
 
     /// [`Writer::append`] as a future.
     pub async fn append_async(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        let mut reservation = self.reserve_async(bytes.len()).await?;
-        reservation.bytes_mut().copy_from_slice(bytes);
+        let entry = self.reserve_async(bytes.len()).await?.fill(bytes);
         self.shared.counts.copied_in.fetch_add(bytes.len() as u64, Relaxed);
-        self.commit_async(reservation, bytes.len()).await
+        self.commit_entry(entry).await
     }
 
     /// Reserves memory for a block of up to `length` bytes, to be filled in place. Waits for memory
@@ -129,8 +128,12 @@ impl Writer {
         reservation: Reservation,
         length: usize,
     ) -> Result<(), StreamError> {
+        self.commit_entry(reservation.finish(length)).await
+    }
+
+    async fn commit_entry(&mut self, mut entry: FilledEntry) -> Result<(), StreamError> {
         self.shared.check_process()?;
-        let mut entry = reservation.finish(length);
+        let length = entry.length();
         let gone = || StreamError::Destroyed(self.name.to_string());
         let ordinal = self.shared.catalogue.lock().next_ordinal(self.family).ok_or_else(gone)?;
         let mut uncounted =
@@ -139,7 +142,7 @@ impl Writer {
             entry = rejected;
             self.shared.request(ShardRequest::AwaitSpace).await.map_err(|e| self.failed(e))?;
         }
-        let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length as u64);
+        let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length);
         if !added? {
             return Err(StreamError::Destroyed(self.name.to_string()));
         }

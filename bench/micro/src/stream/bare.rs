@@ -8,32 +8,47 @@ use forebay_flash::{
     io::{Backend, DeviceFile, Disk, IoCommand, IoId, open_disk},
 };
 
-use super::{BLOCK, DEPTH};
+use super::{BLOCK, IN_FLIGHT};
 
 /// A file of blocks.
 pub struct Bare {
     disk: Box<dyn Disk>,
     pool: Arc<BufferPool>,
     blocks: u64,
+    /// Where the next write begins.
+    at: u64,
 }
 
 impl Bare {
     pub fn open(path: &Path, blocks: u64) -> anyhow::Result<Self> {
         let file = Arc::new(DeviceFile::open(path, blocks * BLOCK as u64)?);
-        let pool = BufferPool::new(DEPTH as usize * BLOCK)?;
+        let pool = BufferPool::new(IN_FLIGHT as usize * BLOCK)?;
         let disk = open_disk(&file, Backend::Auto, &[Arc::clone(&pool)])?;
-        Ok(Self { disk, pool, blocks })
+        Ok(Self { disk, pool, blocks, at: 0 })
     }
 
-    /// Reads or writes the whole file in order, past the page cache. Returns its bytes.
-    pub fn run(&mut self, is_write: bool) -> anyhow::Result<u64> {
+    /// Reads the file in order, past the page cache. Returns its bytes.
+    pub fn read(&mut self) -> anyhow::Result<u64> {
+        self.run(false, 0, self.blocks)
+    }
+
+    /// Writes this number of blocks behind those of the last call, around the file. A store fills
+    /// its regions in turn, too: a drive may absorb writes to one place better.
+    pub fn write_next(&mut self, count: u64) -> anyhow::Result<u64> {
+        let at = (self.at + count) % self.blocks;
+        let first = std::mem::replace(&mut self.at, at);
+        self.run(true, first, count)
+    }
+
+    fn run(&mut self, is_write: bool, first: u64, count: u64) -> anyhow::Result<u64> {
         let (mut begun, mut ended) = (0, 0);
         let (mut commands, mut done) = (Vec::new(), Vec::new());
-        while ended < self.blocks {
-            while begun < self.blocks
+        while ended < count {
+            while begun < count
                 && let Some(buffer) = self.pool.take(BLOCK)
             {
-                let (id, offset) = (IoId(begun), begun * BLOCK as u64);
+                let offset = (first + begun) % self.blocks * BLOCK as u64;
+                let id = IoId(begun);
                 commands.push(if is_write {
                     IoCommand::Write { id, offset, bytes: buffer.freeze() }
                 } else {
@@ -48,14 +63,11 @@ impl Bare {
                 ended += 1;
             }
         }
-        Ok(self.blocks * BLOCK as u64)
+        Ok(count * BLOCK as u64)
     }
 
     /// Reads one block.
     pub fn read_one(&mut self) -> anyhow::Result<()> {
-        let all = std::mem::replace(&mut self.blocks, 1);
-        let outcome = self.run(false);
-        self.blocks = all;
-        outcome.map(|_| ())
+        self.run(false, 0, 1).map(|_| ())
     }
 }

@@ -30,7 +30,7 @@ use self::bare::Bare;
 use crate::{Common, note};
 
 /// Blocks in flight on both sides.
-const DEPTH: u32 = 4;
+const IN_FLIGHT: u32 = 4;
 /// The stream of numbers, and the one of tables.
 const STREAM: &str = "read";
 const TABLE: &str = "table";
@@ -69,13 +69,15 @@ pub fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     let default = ByteSize::mib(if args.common.quick { 512 } else { 2048 });
     let blocks = args.size.unwrap_or(default).0.div_ceil(BLOCK as u64);
     note("preparing files");
-    let [file, table, place] =
-        ["bare", "table.arrow", "store"].map(|name| directory.path().join(name));
-    let mut bare = Bare::open(&file, blocks)?;
-    bare.run(true)?;
-    // Room for the streams that are read and for the one that is written.
+    let [file, written, table, place] =
+        ["bare", "bare-written", "table.arrow", "store"].map(|name| directory.path().join(name));
+    // Streams that are read, and room for those that are written.
+    let spare = 3 * blocks + 64;
+    let mut bare = (Bare::open(&file, blocks)?, Bare::open(&written, spare)?);
+    bare.0.write_next(blocks)?;
+    bare.1.write_next(spare)?;
     let short = SHORT_STREAMS * (SHORT_LENGTH as u64 + 8192);
-    let capacity = ByteSize((5 * blocks + 64) * BLOCK as u64 + short);
+    let capacity = ByteSize((2 * blocks + spare) * BLOCK as u64 + short);
     let store = StoreConfig::new(&place, capacity).open()?;
     let bench = Bench { pairs: args.common.pairs(), blocks, payload: payload(&store)? };
     bench.write(&store, STREAM, KEPT)?;
@@ -129,7 +131,8 @@ struct Bench {
 const KEPT: CreateOptions = CreateOptions { lifetime: Lifetime::Kept, full: FullPolicy::Error };
 
 fn options() -> OpenOptions {
-    OpenOptions { depth: DEPTH, in_flight: DEPTH, ..OpenOptions::default() }
+    // The consumer holds a block while others are read.
+    OpenOptions { depth: IN_FLIGHT + 1, in_flight: IN_FLIGHT, ..OpenOptions::default() }
 }
 
 /// Gigabytes per second.
@@ -192,7 +195,7 @@ impl Bench {
         Ok(())
     }
 
-    fn against_bare(&self, store: &Store, bare: &mut Bare) -> anyhow::Result<Vec<Row>> {
+    fn against_bare(&self, store: &Store, bare: &mut (Bare, Bare)) -> anyhow::Result<Vec<Row>> {
         note("read and write against a bare loop");
         let target = Target::AtLeast(0.95);
         let mut rows = vec![compare(
@@ -202,14 +205,14 @@ impl Bench {
             target,
             self.pairs,
             || speed(|| read_stream(store)),
-            || speed(|| bare.run(false)),
+            || speed(|| bare.0.read()),
         )?];
         let before = store.facts();
         let mut pairs = Vec::new();
         for _ in 0..self.pairs {
             let ours = speed(|| self.write(store, "write", CreateOptions::default()))?;
             store.destroy("write", Duration::ZERO)?;
-            pairs.push((ours, speed(|| bare.run(true))?));
+            pairs.push((ours, speed(|| bare.1.write_next(self.blocks))?));
         }
         rows.push(evaluate("write in order", "GB/s", "bare loop", target, &pairs));
         let after = store.facts();
@@ -223,7 +226,7 @@ impl Bench {
             drop(store.open(STREAM, options())?.next().context("a block")??);
             let ours = since.elapsed().as_secs_f64();
             let since = Instant::now();
-            bare.read_one()?;
+            bare.0.read_one()?;
             first.push((1e3 * ours, 1e3 * since.elapsed().as_secs_f64()));
         }
         let target = Target::AtMost(1.5);

@@ -6,6 +6,9 @@
 //! starts the next, which is the schedule of the paper's chained blocks ("Reading a stream with
 //! stream buffer").
 //!
+//! The first request runs alone, because requests share the bandwidth of the device: the first
+//! block arrives soonest. Each completion then allows one more.
+//!
 //! **Invariant:** a consumer that holds every slot and asks for more is never left waiting for
 //! itself: [`Turn::NeedsMemory`] asks the driver for memory outside the ring.
 
@@ -25,6 +28,8 @@ pub struct ReadAhead {
     next_request: u64,
     next_out: u64,
     in_flight: u64,
+    /// Requests that have ended.
+    ended: u64,
     ready: BTreeSet<u64>,
 }
 
@@ -54,6 +59,7 @@ impl ReadAhead {
             next_request: 0,
             next_out: 0,
             in_flight: 0,
+            ended: 0,
             ready: BTreeSet::new(),
         }
     }
@@ -67,7 +73,7 @@ impl ReadAhead {
 
     /// The block to request now, if a slot is free.
     pub fn wanted(&self) -> Option<BlockNumber> {
-        let has_room = self.in_flight < self.in_flight_max
+        let has_room = self.in_flight < self.in_flight_max.min(self.ended + 1)
             && self.next_request < self.next_out + self.depth
             && self.next_request < self.written;
         has_room.then_some(BlockNumber(self.next_request))
@@ -84,6 +90,7 @@ impl ReadAhead {
     pub fn on_read(&mut self, BlockNumber(block): BlockNumber) {
         assert!(block < self.next_request && self.ready.insert(block), "read once");
         self.in_flight -= 1;
+        self.ended += 1;
     }
 
     /// What the next call leads to. The driver has requested all [`ReadAhead::wanted`] blocks for
@@ -200,5 +207,26 @@ mod tests {
         assert_eq!(ahead.wanted(), None, "the ring is full");
         ahead.on_handed_out(BlockNumber(0));
         assert_eq!(ahead.wanted(), Some(BlockNumber(3)));
+    }
+
+    /// The first block does not share the device with others.
+    #[test]
+    fn requests_in_flight_grow_by_one_with_each_completion() {
+        let mut ahead = ReadAhead::new(8, 3);
+        ahead.extend(9, true);
+        let mut requested = 0;
+        let mut request_all = |ahead: &mut ReadAhead| {
+            while let Some(block) = ahead.wanted() {
+                ahead.on_requested(block);
+                requested += 1;
+            }
+            requested
+        };
+        let mut counts = vec![request_all(&mut ahead)];
+        for block in 0..3 {
+            ahead.on_read(BlockNumber(block));
+            counts.push(request_all(&mut ahead));
+        }
+        assert_eq!(counts, [1, 3, 5, 6]);
     }
 }

@@ -109,6 +109,12 @@ pub fn frame_checksums(payload: &[u8]) -> Vec<u32> {
     payload.chunks(FRAME_SIZE).map(crc).collect()
 }
 
+/// Copies one frame. Returns its checksum.
+pub fn copy_frame(to: &mut [u8], from: &[u8]) -> u32 {
+    to.copy_from_slice(from);
+    crc(to)
+}
+
 impl EntryHeader {
     /// Encodes header and frame checksums: everything before the payload.
     pub fn encode(&self, checksums: &[u32]) -> Vec<u8> {

@@ -9,7 +9,7 @@ mod tests;
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest, checksum};
 
-pub use entry::{EntryHeader, EntryShape, FRAME_SIZE, HEADER_SIZE, frame_checksums};
+pub use entry::{EntryHeader, EntryShape, FRAME_SIZE, HEADER_SIZE, copy_frame, frame_checksums};
 pub use region::{Descriptor, Footer, GROUP_NAME_MAX, RegionHeader, RegionUse};
 pub use superblock::{SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 
