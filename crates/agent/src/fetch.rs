@@ -131,9 +131,10 @@ impl AgentService {
             return Ok(());
         }
         match self.fetch_for_node(blob, length, link).await? {
-            Outcome::Unclaimed if is_hinted && self.cache.lock().has_prefetch_space(length) => {
+            Outcome::Unclaimed if is_hinted && self.cache.lock().begin_prefetch(length) => {
                 // A later read reports the error to the job.
                 let _ = self.bytes_of(blob).await;
+                self.cache.lock().end_prefetch(length);
             }
             _ => {}
         }

@@ -26,6 +26,8 @@ pub struct AgentCache {
     next: u64,
     bytes: usize,
     bytes_unread: usize,
+    /// Bytes of prefetches in flight.
+    bytes_expected: u64,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl AgentCache {
     pub fn new(max: ByteSize) -> Self {
         let bytes_max = usize::try_from(max.0).unwrap_or(usize::MAX);
         let (blobs, order) = Default::default();
-        Self { bytes_max, blobs, order, next: 0, bytes: 0, bytes_unread: 0 }
+        Self { bytes_max, blobs, order, next: 0, bytes: 0, bytes_unread: 0, bytes_expected: 0 }
     }
 
     /// The bytes of a blob. [`AgentCache::on_served`] says what the job has read of it.
@@ -78,9 +80,20 @@ impl AgentCache {
         self.move_to(blob, Stage::Whole);
     }
 
-    /// Whether a blob of this length may be prefetched: whether it fits beside the unread blobs.
-    pub fn has_prefetch_space(&self, length: u64) -> bool {
-        self.bytes_unread as u64 + length <= self.bytes_max as u64
+    /// Reserves space for a prefetch of this length. Returns whether it fits beside the unread blobs
+    /// and other prefetches; if so, [`AgentCache::end_prefetch`] must follow.
+    pub fn begin_prefetch(&mut self, length: u64) -> bool {
+        let expected = self.bytes_expected.saturating_add(length);
+        let fits = expected.saturating_add(self.bytes_unread as u64) <= self.bytes_max as u64;
+        if fits {
+            self.bytes_expected = expected;
+        }
+        fits
+    }
+
+    /// A prefetch has ended: its blob was inserted, or it failed.
+    pub fn end_prefetch(&mut self, length: u64) {
+        self.bytes_expected -= length;
     }
 
     /// Inserts a blob, and evicts others to make space.
@@ -139,14 +152,15 @@ mod tests {
         let mut cache = AgentCache::new(ByteSize(1000));
         let content = Bytes::from(vec![0; 250]);
         for number in 0..4 {
-            assert!(cache.has_prefetch_space(content.len() as u64));
+            assert!(cache.begin_prefetch(content.len() as u64));
+            cache.end_prefetch(content.len() as u64);
             cache.insert(blob(number), content.clone());
             cache.insert(blob(number), content.clone());
         }
-        assert!(!cache.has_prefetch_space(1));
+        assert!(!cache.begin_prefetch(1));
         cache.on_served(blob(2), 250);
         assert!(cache.get(blob(2)).is_some());
-        assert!(cache.has_prefetch_space(1), "a blob that was read makes space");
+        assert!(cache.begin_prefetch(1), "a blob that was read makes space");
         cache.insert(blob(4), content.clone());
         assert!(cache.get(blob(2)).is_none() && cache.get(blob(0)).is_some());
         for number in 5..50 {
@@ -186,5 +200,17 @@ mod tests {
         cache.on_put(blob(1));
         cache.insert(blob(2), content);
         assert!(cache.get(blob(1)).is_none() && cache.get(blob(0)).is_some());
+    }
+
+    /// Read-ahead never exceeds the memory, although many fetches are in flight.
+    #[test]
+    fn prefetches_in_flight_count_against_the_memory() {
+        let mut cache = AgentCache::new(ByteSize(1000));
+        cache.insert(blob(0), Bytes::from(vec![0; 250]));
+        let begun = (0..48).filter(|_| cache.begin_prefetch(250)).count();
+        assert_eq!(begun, 3);
+        cache.end_prefetch(250);
+        assert!(cache.begin_prefetch(250) && !cache.begin_prefetch(1));
+        assert!(!cache.begin_prefetch(u64::MAX), "a length from a digest does not overflow");
     }
 }
