@@ -7,10 +7,7 @@
 //!
 //! **Invariant:** the failure of a node is never an error here. Its blobs are missing.
 
-use std::{
-    process, thread,
-    time::{Duration, Instant},
-};
+use std::{process, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_auth::Credentials;
@@ -24,8 +21,9 @@ use forebay_digest::Digest;
 use forebay_wire::{BlobLength, ClaimAnswer, GetAnswer, PAYLOAD_SIZE_MAX, SELECTION_MAX};
 
 use crate::{
-    Client, Handle, Interrupt, NodeHealth, ReadInto, Result,
+    Client, ClientEnvironment, Handle, Interrupt, NodeHealth, ReadInto, Result, ThisMachine,
     cluster::nodes::{Nodes, RequestContext},
+    environment::Clock,
     greeting::Subject,
 };
 
@@ -75,6 +73,7 @@ enum Found {
 /// Reads blobs by address, for one thread. In a forked child it opens connections of its own.
 #[derive(Debug)]
 pub struct BlobsByAddress {
+    environment: Arc<dyn ClientEnvironment>,
     nodes: Nodes,
     namespace: Namespace,
     digest: Option<Digest>,
@@ -82,7 +81,7 @@ pub struct BlobsByAddress {
     job: String,
     interrupt: Interrupt,
     process: u32,
-    began: Instant,
+    clock: Clock,
     hash_mismatches: u64,
 }
 
@@ -94,15 +93,27 @@ impl BlobsByAddress {
         digest: Option<Digest>,
         job: &str,
     ) -> Self {
+        Self::in_environment(ThisMachine::shared(), nodes, namespace, digest, job)
+    }
+
+    /// The same in another environment.
+    pub fn in_environment(
+        environment: Arc<dyn ClientEnvironment>,
+        nodes: Option<Seeds>,
+        namespace: Namespace,
+        digest: Option<Digest>,
+        job: &str,
+    ) -> Self {
         Self {
-            nodes: Nodes::new(nodes.unwrap_or_default()),
+            nodes: Nodes::new(&environment, nodes.unwrap_or_default()),
             namespace,
             digest,
             credentials: Credentials::default(),
             job: job.to_owned(),
             interrupt: Interrupt::default(),
             process: process::id(),
-            began: Instant::now(),
+            clock: Clock::start(&environment),
+            environment,
             hash_mismatches: 0,
         }
     }
@@ -171,7 +182,7 @@ impl BlobsByAddress {
     pub fn resolve(&mut self, blob: &BlobRef) -> Resolution {
         let Some(lease) = self.lease(blob) else { return Resolution::Read(ReadReason::NoNode) };
         let node = NodeState::Connected { lease };
-        let mut fetch = FetchState::new(self.began.elapsed(), Purpose::Demand, node);
+        let mut fetch = FetchState::new(self.clock.elapsed(), Purpose::Demand, node);
         loop {
             let event = match fetch.step() {
                 Step::Claim => match self.send_claims(&[*blob])[0] {
@@ -190,7 +201,7 @@ impl BlobsByAddress {
                     Found::NoAnswer => FetchEvent::NodeFailed,
                 },
                 Step::Pause(pause) => {
-                    thread::sleep(pause);
+                    self.environment.sleep(pause);
                     FetchEvent::Done
                 }
                 Step::ReadOrigin(reason) => {
@@ -202,7 +213,7 @@ impl BlobsByAddress {
                 }
                 step => unreachable!("{step:?} follows a read or too many claims"),
             };
-            fetch.on_event(self.began.elapsed(), event);
+            fetch.on_event(self.clock.elapsed(), event);
         }
     }
 
@@ -339,12 +350,12 @@ impl BlobsByAddress {
             self.process = process::id();
             self.nodes.forget();
         }
-        let Self { nodes, namespace, digest, job, credentials, interrupt, .. } = self;
+        let Self { environment, nodes, namespace, digest, job, credentials, interrupt, .. } = self;
         let subject = match digest {
             Some(digest) => Subject::Dataset(digest),
             None => Subject::BlobsByAddress(namespace.id()),
         };
-        act(nodes, &RequestContext { subject, job, credentials, interrupt })
+        act(nodes, &RequestContext { environment, subject, job, credentials, interrupt })
     }
 }
 
@@ -353,10 +364,8 @@ mod tests {
     use std::{
         io::{Read as _, Write as _},
         os::unix::net::{UnixListener, UnixStream},
-        sync::{
-            Arc,
-            atomic::{AtomicU64, Ordering::SeqCst},
-        },
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+        thread,
     };
 
     use forebay_wire::{HEADER_SIZE, Header, Reply, Request, SELECTED_HANDLE};

@@ -1,7 +1,7 @@
 //! A connection to a node or an agent: one method per request, each of which blocks until its
 //! reply.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_auth::Credentials;
@@ -18,7 +18,7 @@ use forebay_wire::{
 };
 
 use crate::{
-    ClientError, Handle, Next, Opening,
+    ClientEnvironment, ClientError, Handle, Next, Opening, ThisMachine,
     error::Result,
     frame_io::FrameIo,
     get::ShmState,
@@ -48,18 +48,19 @@ impl Client {
         job: &str,
         timeout: Duration,
     ) -> Result<Self> {
-        let policy = WaitPolicy::default();
-        Self::connect_with(credentials, &endpoint.into(), job, timeout, policy)
+        let (environment, policy) = (ThisMachine::shared(), WaitPolicy::default());
+        Self::connect_with(&environment, credentials, &endpoint.into(), job, timeout, policy)
     }
 
     pub(crate) fn connect_with(
+        environment: &Arc<dyn ClientEnvironment>,
         credentials: &Credentials,
         endpoint: &Endpoint,
         job: &str,
         timeout: Duration,
         policy: WaitPolicy,
     ) -> Result<Self> {
-        let io = FrameIo::connect(endpoint, credentials, timeout, policy)?;
+        let io = FrameIo::connect(environment, endpoint, credentials, timeout, policy)?;
         let shm = ShmState::from_environment(io.is_local())?;
         let mut client = Self { io, next_id: 0, welcome: Welcome::default(), shm };
         client.welcome = greeted(client.exchange(&hello(job, credentials))?)?;

@@ -4,6 +4,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut, Read as _, Write as _},
     mem,
     os::fd::OwnedFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use forebay_shm::receive_with_fd;
 use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply, ShmRange};
 
 use crate::{
-    ClientError, Result,
+    ClientEnvironment, ClientError, Result,
     socket::Socket,
     wait::{SLICE, WaitPolicy},
 };
@@ -50,6 +51,7 @@ pub(crate) fn failed(socket: &mut Socket, error: io::Error) -> ClientError {
 #[derive(Debug)]
 pub(crate) struct FrameIo {
     socket: Socket,
+    environment: Arc<dyn ClientEnvironment>,
     timeout: Duration,
     /// How long the socket blocks at a time.
     slice: Duration,
@@ -96,20 +98,23 @@ pub(crate) enum GetReply {
 impl FrameIo {
     /// Connects. No frame is sent yet.
     pub fn connect(
+        environment: &Arc<dyn ClientEnvironment>,
         endpoint: &Endpoint,
         credentials: &Credentials,
         timeout: Duration,
         policy: WaitPolicy,
     ) -> Result<Self> {
-        let mut io = Self::new(Socket::connect(endpoint, credentials, timeout)?);
+        let socket = Socket::connect(&**environment, endpoint, credentials, timeout)?;
+        let mut io = Self::new(environment, socket);
         io.set_policy(timeout, policy);
         Ok(io)
     }
 
     /// A connected socket that blocks for one [`SLICE`].
-    pub fn new(socket: Socket) -> Self {
+    pub fn new(environment: &Arc<dyn ClientEnvironment>, socket: Socket) -> Self {
         Self {
             socket,
+            environment: Arc::clone(environment),
             timeout: SLICE,
             slice: SLICE,
             policy: WaitPolicy::default(),
@@ -121,7 +126,7 @@ impl FrameIo {
     /// Writes a frame: header, fields and payload in one call, where the socket allows it.
     pub fn write(&mut self, frame: &Frame) -> Result<()> {
         self.guarded(|io| {
-            let mut progress = Progress::new();
+            let mut progress = io.progress();
             let parts: [&[u8]; 2] = [&frame.head, &frame.payload];
             let (mut at, total) = (0, parts[0].len() + parts[1].len());
             while at < total {
@@ -154,13 +159,15 @@ impl FrameIo {
             let mut bytes = [0; HEADER_SIZE];
             let mut descriptor = None;
             let timeout = io.timeout;
-            let read = io.within(&mut Progress::new(), timeout, |socket| match socket {
+            let read = io.within(&mut io.progress(), timeout, |socket| match socket {
                 Socket::Unix(socket) => {
                     let (read, beside) = receive_with_fd(socket, &mut bytes)?;
                     descriptor = beside;
                     Ok(read)
                 }
-                Socket::Tcp(_) | Socket::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
+                Socket::Tcp(_) | Socket::Tls(_) | Socket::Stream(_) => {
+                    Err(io::ErrorKind::Unsupported.into())
+                }
             })?;
             if read == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -233,6 +240,15 @@ impl FrameIo {
         Ok(self.socket.set_slice(slice)?)
     }
 
+    /// The current time.
+    pub fn now(&self) -> Instant {
+        self.environment.now()
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { began: self.now(), checked: Duration::ZERO }
+    }
+
     /// The time that a reply may take.
     pub fn timeout(&self) -> Duration {
         self.timeout
@@ -278,7 +294,7 @@ impl FrameIo {
     /// Fills `bytes`. The first byte may take `wait` longer than the timeout. Bytes that arrive
     /// after the last one are kept for the next call.
     fn fill(&mut self, bytes: &mut [u8], wait: Duration) -> Result<()> {
-        let (mut progress, all) = (Progress::new(), self.timeout + wait);
+        let (mut progress, all) = (self.progress(), self.timeout + wait);
         let mut at = self.read_ahead.take(bytes);
         while at < bytes.len() {
             let mut ahead = mem::take(&mut self.read_ahead);
@@ -311,7 +327,7 @@ impl FrameIo {
         loop {
             let outcome = act(&mut self.socket);
             let is_slice_over = outcome.as_ref().is_err_and(is_slice_end);
-            if let Some(silence) = progress.silence(is_slice_over) {
+            if let Some(silence) = progress.silence(self.now(), is_slice_over) {
                 if silence >= time {
                     return Err(io::Error::from(io::ErrorKind::TimedOut).into());
                 }
@@ -355,13 +371,9 @@ struct Progress {
 }
 
 impl Progress {
-    fn new() -> Self {
-        Self { began: Instant::now(), checked: Duration::ZERO }
-    }
-
     /// How long the step takes already, once in each slice.
-    fn silence(&mut self, is_slice_over: bool) -> Option<Duration> {
-        let silence = self.began.elapsed();
+    fn silence(&mut self, now: Instant, is_slice_over: bool) -> Option<Duration> {
+        let silence = now.saturating_duration_since(self.began);
         let is_due = is_slice_over || silence >= self.checked + SLICE;
         is_due.then(|| {
             self.checked = silence;

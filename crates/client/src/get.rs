@@ -4,11 +4,7 @@
 //! there, and the client copies them out or returns them as views. Bytes that do not fit come over
 //! the socket. Each get reports the slots that were released since the last one.
 
-use std::{
-    env,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{env, sync::Arc, time::Duration};
 
 use forebay_core::{BlobOrdinal, ByteSize};
 use forebay_shm::{ShmMapping, SlotView};
@@ -243,14 +239,14 @@ impl Client {
             Some((index as usize, ranges[index as usize].length as usize))
         };
         let mut left = ranges.len();
-        let (began, first) = (Instant::now(), timeout.unwrap_or_else(|| self.io.timeout()));
+        let (began, first) = (self.io.now(), timeout.unwrap_or_else(|| self.io.timeout()));
         let bytes: u64 = ranges.iter().map(|range| u64::from(range.length)).sum();
         let transfer = Duration::from_micros(bytes / BYTES_PER_MICROSECOND_MIN);
         let all = first + wait + transfer + RANGE_TIME * u32::try_from(left).unwrap_or(u32::MAX);
         while left > 0 {
             // The replies together have one deadline: a node that sends each of them slowly does
             // not hold up the job.
-            let remaining = all.saturating_sub(began.elapsed());
+            let remaining = all.saturating_sub(self.io.now().duration_since(began));
             let timeout = timeout.take().unwrap_or(remaining);
             let reply = self.io.with_timeout(Some(timeout), |io| io.get_reply(id, wait))?;
             match reply {
@@ -262,7 +258,7 @@ impl Client {
                         return Err(self.io.mark_broken());
                     }
                     if length > 0 {
-                        let remaining = all.saturating_sub(began.elapsed());
+                        let remaining = all.saturating_sub(self.io.now().duration_since(began));
                         let memory = sink.memory(index);
                         self.io.with_timeout(Some(remaining), |io| io.read(memory))?;
                     }

@@ -8,6 +8,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,10 +21,10 @@ use forebay_digest::Digest;
 use forebay_wire::{HEADER_SIZE, Reply, Request};
 
 use crate::{
-    Client, ClientError, Handle, Interrupt, Next, Opening, Result,
+    Client, ClientEnvironment, ClientError, Handle, Interrupt, Next, Opening, Result,
     frame_io::{FrameIo, check, failed, is_tls_required},
     handshake::{Welcome, greeted, hello},
-    poll::{Wait, wait_any},
+    poll::{SocketWait, wait_any},
     socket::{Connecting, Socket},
     wait::SLICE,
 };
@@ -43,9 +44,10 @@ pub(crate) enum Subject<'a> {
     BlobsByAddress(NamespaceId),
 }
 
-/// The context of greetings: as which job, and what to open.
+/// The context of greetings: where, as which job, and what to open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GreetingContext<'a> {
+    pub environment: &'a Arc<dyn ClientEnvironment>,
     pub job: &'a str,
     pub credentials: &'a Credentials,
     /// Nothing is opened without a subject: the greeting is a ping.
@@ -55,8 +57,9 @@ pub(crate) struct GreetingContext<'a> {
 }
 
 impl<'a> GreetingContext<'a> {
-    pub fn ping(credentials: &'a Credentials) -> Self {
-        Self { job: "", credentials, subject: None, open_timeout: Duration::ZERO }
+    pub fn ping(environment: &'a Arc<dyn ClientEnvironment>, credentials: &'a Credentials) -> Self {
+        let (subject, open_timeout) = (None, Duration::ZERO);
+        Self { environment, job: "", credentials, subject, open_timeout }
     }
 }
 
@@ -183,7 +186,7 @@ impl<'a> Greeting<'a> {
     }
 
     /// What to wait for. `None` if only time helps.
-    fn wait(&self) -> Option<Wait<'_>> {
+    fn wait(&self) -> Option<SocketWait<'_>> {
         match (&self.socket, &self.connecting) {
             (Some(socket), _) => Some(socket.wait(self.transfer.sent < self.transfer.output.len())),
             (None, Some(connecting)) => connecting.wait(),
@@ -205,7 +208,7 @@ impl<'a> Greeting<'a> {
         if self.socket.is_none() {
             let connecting = match &mut self.connecting {
                 Some(connecting) => connecting,
-                None => self.connecting.insert(Connecting::start(self.endpoint)?),
+                None => self.connecting.insert(self.context.environment.connect(self.endpoint)?),
             };
             let Some(socket) = connecting.advance(self.context.credentials)? else {
                 return Ok(None);
@@ -254,7 +257,7 @@ impl<'a> Greeting<'a> {
 
     fn finish(&mut self, handle: Handle) -> Result<Greeted> {
         let socket = self.socket.take().expect("it is connected");
-        let io = FrameIo::new(socket.into_blocking()?);
+        let io = FrameIo::new(self.context.environment, socket.into_blocking()?);
         let client = Client::greeted(io, self.transfer.id, self.welcome)?;
         Ok(Greeted { client, handle, membership: self.membership.take() })
     }
@@ -282,9 +285,11 @@ pub(crate) fn greet_all(
 ) -> Result<Vec<Option<Result<Greeted>>>> {
     let mut results: Vec<Option<Result<Greeted>>> = endpoints.iter().map(|_| None).collect();
     let mut running: Vec<(usize, Greeting<'_>)> = Vec::new();
-    let (start, mut next, mut checked_at) = (Instant::now(), 0, Instant::now());
+    let environment = &**context.environment;
+    let (start, mut next) = (environment.now(), 0);
+    let mut checked_at = start;
     loop {
-        let now = Instant::now();
+        let now = environment.now();
         let may_begin = match needed {
             Needed::Any if now.duration_since(start) < LEAD && !running.is_empty() => next,
             Needed::Any if next == 0 => 1,
@@ -295,7 +300,7 @@ pub(crate) fn greet_all(
             next += 1;
         }
         for (at, mut greeting) in mem::take(&mut running) {
-            match greeting.advance(Instant::now()).transpose() {
+            match greeting.advance(environment.now()).transpose() {
                 Some(result) => results[at] = Some(result),
                 None => running.push((at, greeting)),
             }
@@ -305,25 +310,27 @@ pub(crate) fn greet_all(
         if is_done || needed == Needed::Any && has_one {
             return Ok(results);
         }
-        if checked_at.elapsed() >= SLICE {
+        let now = environment.now();
+        if now.duration_since(checked_at) >= SLICE {
             interrupt.check()?;
-            checked_at = Instant::now();
+            checked_at = now;
         }
         if !running.is_empty() {
-            let waits: Vec<_> = running.iter().map(|(_, greeting)| greeting.wait()).collect();
-            wait_any(&waits, SLICE)?;
+            let waits = running.iter().map(|(_, greeting)| greeting.wait());
+            wait_any(environment, waits, SLICE)?;
         }
     }
 }
 
 /// Pings peers, all at once. Returns those that did not answer, by index. A refusal is an answer.
 pub(crate) fn ping_all(
+    environment: &Arc<dyn ClientEnvironment>,
     endpoints: &[Endpoint],
     credentials: &Credentials,
     interrupt: &Interrupt,
 ) -> Result<Vec<(usize, ClientError)>> {
     let endpoints: Vec<&Endpoint> = endpoints.iter().collect();
-    let context = GreetingContext::ping(credentials);
+    let context = GreetingContext::ping(environment, credentials);
     let results = greet_all(&endpoints, context, Needed::All, interrupt)?;
     let error = |result: Option<Result<Greeted>>| result.and_then(Result::err);
     let failed = results.into_iter().enumerate().filter_map(|(at, result)| {

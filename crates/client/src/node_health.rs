@@ -3,30 +3,37 @@
 //! A connection works on a copy, and the copy is merged when the connection is returned. So no lock
 //! is held during a wait, and a fork finds none held.
 
-use std::time::{Duration, Instant};
+use std::{sync::Arc, time::Duration};
 
 use forebay_core::{
     Endpoint,
     cluster::backoff::{BackoffTable, Elapsed, Failure},
 };
 
+use crate::{ClientEnvironment, ThisMachine, environment::Clock};
+
 /// The health of all nodes that this process has used.
 #[derive(Debug, Clone)]
 pub struct NodeHealth {
-    clock: Instant,
+    clock: Clock,
     backoff: BackoffTable,
 }
 
 impl Default for NodeHealth {
     fn default() -> Self {
-        Self { clock: Instant::now(), backoff: BackoffTable::default() }
+        Self::in_environment(&ThisMachine::shared())
     }
 }
 
 impl NodeHealth {
+    /// No node has failed yet. Times are those of this environment.
+    pub(crate) fn in_environment(environment: &Arc<dyn ClientEnvironment>) -> Self {
+        Self { clock: Clock::start(environment), backoff: BackoffTable::default() }
+    }
+
     /// Merges what a copy of this has recorded since.
     pub fn merge(&mut self, copy: &Self) {
-        debug_assert_eq!(self.clock, copy.clock, "not a copy of this");
+        debug_assert_eq!(self.clock.started(), copy.clock.started(), "not a copy of this");
         self.backoff.merge(&copy.backoff);
     }
 
@@ -35,7 +42,7 @@ impl NodeHealth {
     pub fn without_dead(&self) -> Self {
         let mut backoff = self.backoff.clone();
         backoff.forget_dead();
-        Self { clock: self.clock, backoff }
+        Self { clock: self.clock.clone(), backoff }
     }
 
     pub(crate) fn now(&self) -> Duration {

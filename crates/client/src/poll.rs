@@ -1,4 +1,5 @@
-//! Waiting for several sockets at once, by `poll(2)`.
+//! Waiting for several sockets at once, by `poll(2)` or by what stands for it in another
+//! environment.
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
@@ -7,23 +8,53 @@ use rustix::{
     io::Errno,
 };
 
+use crate::{ClientEnvironment, StreamNumber};
+
 /// Pause if a socket cannot be waited for: the full queue of a Unix socket is not reported.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A socket, and what it is waited for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wait<'a> {
-    pub socket: BorrowedFd<'a>,
+pub struct SocketWait<'a> {
+    /// The socket.
+    pub socket: WaitedSocket<'a>,
     /// Space to write, instead of bytes to read.
     pub is_write: bool,
 }
 
+/// A socket that is waited for.
+#[derive(Debug, Clone, Copy)]
+pub enum WaitedSocket<'a> {
+    /// A socket of this machine.
+    Descriptor(BorrowedFd<'a>),
+    /// A stream of another environment.
+    Stream(StreamNumber),
+}
+
 /// Waits until a socket is ready, `timeout` has passed or a signal has arrived. `None` is a socket
 /// that has to be tried again soon.
-pub(crate) fn wait_any(waits: &[Option<Wait<'_>>], timeout: Duration) -> io::Result<()> {
-    let timeout = if waits.iter().any(Option::is_none) { timeout.min(PAUSE) } else { timeout };
-    let mut descriptors = Vec::with_capacity(waits.len());
-    for Wait { socket, is_write } in waits.iter().flatten() {
+pub(crate) fn wait_any<'a>(
+    environment: &dyn ClientEnvironment,
+    waits: impl Iterator<Item = Option<SocketWait<'a>>>,
+    timeout: Duration,
+) -> io::Result<()> {
+    let (mut sockets, mut timeout) = (Vec::new(), timeout);
+    for wait in waits {
+        match wait {
+            Some(wait) => sockets.push(wait),
+            None => timeout = timeout.min(PAUSE),
+        }
+    }
+    environment.wait_any(&sockets, timeout)
+}
+
+/// Waits for sockets of this machine.
+pub(crate) fn poll_descriptors(sockets: &[SocketWait<'_>], timeout: Duration) -> io::Result<()> {
+    let mut descriptors = Vec::with_capacity(sockets.len());
+    for SocketWait { socket, is_write } in sockets {
+        let WaitedSocket::Descriptor(socket) = socket else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         let events = if *is_write { PollFlags::OUT } else { PollFlags::IN };
         descriptors.push(PollFd::from_borrowed_fd(*socket, events));
     }

@@ -13,6 +13,7 @@
 use std::{
     path::Path,
     process,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,7 +32,8 @@ use forebay_digest::{Digest, ItemLocation};
 use forebay_wire::{BlobRange, GetAnswer, PAYLOAD_SIZE_MAX};
 
 use crate::{
-    Client, ClientError, Handle, Interrupt, NodeHealth, ReadInto, Result, View,
+    Client, ClientEnvironment, ClientError, Handle, Interrupt, NodeHealth, ReadInto, Result,
+    ThisMachine, View,
     cluster::{
         nodes::{Nodes, RequestContext},
         routing::Fanout,
@@ -51,6 +53,7 @@ const BELIEVED_MAX: u64 = 256 << 20;
 /// Reads items of one dataset.
 #[derive(Debug)]
 pub struct Reader {
+    environment: Arc<dyn ClientEnvironment>,
     digest: Digest,
     nodes: Nodes,
     agent_endpoint: Endpoint,
@@ -105,10 +108,23 @@ enum Pending {
 impl Reader {
     /// Opens no connection yet. `nodes` are the seeds from which the nodes are discovered.
     pub fn new(digest: Digest, nodes: Option<Seeds>, agent: &Path, job: &str) -> Self {
+        Self::in_environment(ThisMachine::shared(), digest, nodes, agent, job)
+    }
+
+    /// The same in another environment.
+    pub fn in_environment(
+        environment: Arc<dyn ClientEnvironment>,
+        digest: Digest,
+        nodes: Option<Seeds>,
+        agent: &Path,
+        job: &str,
+    ) -> Self {
+        let (policy, seed) = (VerifyPolicy::default(), environment.random());
         Self {
-            verifier: Verifier::new(VerifyPolicy::default(), None, &digest),
+            verifier: Verifier::new(policy, None, &digest, seed),
             digest,
-            nodes: Nodes::new(nodes.unwrap_or_default()),
+            nodes: Nodes::new(&environment, nodes.unwrap_or_default()),
+            environment,
             agent_endpoint: agent.into(),
             credentials: Credentials::default(),
             job: job.to_owned(),
@@ -134,7 +150,8 @@ impl Reader {
     /// Which reads are verified, and the namespace of the digest if it is not the public one.
     #[must_use]
     pub fn with_verification(self, policy: VerifyPolicy, namespace: Option<Namespace>) -> Self {
-        Self { verifier: Verifier::new(policy, namespace, &self.digest), ..self }
+        let seed = self.environment.random();
+        Self { verifier: Verifier::new(policy, namespace, &self.digest, seed), ..self }
     }
 
     /// The health of the nodes, to be merged with that of other readers of the process.
@@ -320,7 +337,7 @@ impl Reader {
             return Ok(Asked(Pending::Unrequested(items.to_vec())));
         };
         let fanout = self.with_nodes(|nodes, context| nodes.send_views(context, &ranges));
-        let (process, at) = (self.process, Instant::now());
+        let (process, at) = (self.process, self.environment.now());
         Ok(Asked(Pending::Requested { reads, ranges, fanout, process, at }))
     }
 
@@ -331,7 +348,8 @@ impl Reader {
                 return Ok(self.get(&items)?.into_iter().map(View::own).collect());
             }
             Pending::Requested { reads, ranges, fanout, process, at }
-                if process == process::id() && at.elapsed() < REQUEST_AGE_MAX =>
+                if process == process::id()
+                    && self.environment.now().duration_since(at) < REQUEST_AGE_MAX =>
             {
                 (reads, ranges, fanout)
             }
@@ -436,9 +454,9 @@ impl Reader {
 
     fn with_nodes<T>(&mut self, act: impl FnOnce(&mut Nodes, &RequestContext<'_>) -> T) -> T {
         self.notice_fork();
-        let Self { nodes, digest, job, credentials, interrupt, .. } = self;
+        let Self { environment, nodes, digest, job, credentials, interrupt, .. } = self;
         let subject = Subject::Dataset(digest);
-        act(nodes, &RequestContext { subject, job, credentials, interrupt })
+        act(nodes, &RequestContext { environment, subject, job, credentials, interrupt })
     }
 
     /// Calls `act` with the manager of the dataset: the first node in its order that answers.
@@ -464,11 +482,11 @@ impl Reader {
     }
 
     fn connect_to_agent(&self) -> Result<(Client, Handle)> {
-        let (endpoint, credentials) = (&self.agent_endpoint, Credentials::default());
-        let peers = [endpoint.clone()].into();
-        let policy = WaitPolicy::with_pings(&self.interrupt, endpoint, peers, &credentials);
+        let Self { environment, agent_endpoint: endpoint, interrupt, job, .. } = self;
+        let (credentials, peers) = (Credentials::default(), [endpoint.clone()].into());
+        let policy = WaitPolicy::with_pings(environment, interrupt, endpoint, peers, &credentials);
         let mut client =
-            Client::connect_with(&credentials, endpoint, &self.job, AGENT_TIMEOUT, policy)?;
+            Client::connect_with(environment, &credentials, endpoint, job, AGENT_TIMEOUT, policy)?;
         let handle = client.open(&self.digest)?;
         Ok((client, handle))
     }

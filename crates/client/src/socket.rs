@@ -1,5 +1,5 @@
-//! Sockets: Unix, TCP on this machine, or TLS. Connecting does not block. Then reads and writes
-//! block for one [`SLICE`] at most.
+//! Sockets: Unix, TCP on this machine, TLS, or a stream of another environment. Connecting does not
+//! block. Then reads and writes block for one [`SLICE`] at most.
 
 use std::{
     io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write},
@@ -9,7 +9,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
     vec,
 };
 
@@ -23,8 +23,8 @@ use rustix::{
 use rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
 
 use crate::{
-    ClientError, Result,
-    poll::{Wait, wait_any},
+    ClientEnvironment, ClientError, ClientStream, Result,
+    poll::{SocketWait, WaitedSocket, wait_any},
     wait::SLICE,
 };
 
@@ -34,38 +34,43 @@ pub(crate) enum Socket {
     Unix(UnixStream),
     Tcp(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Stream(Box<dyn ClientStream>),
 }
 
 impl Socket {
     /// Connects within `timeout` and checks that the server is trusted: by the owner of the socket,
     /// or by its certificate. The TLS handshake happens at the first write.
     pub fn connect(
+        environment: &dyn ClientEnvironment,
         endpoint: &Endpoint,
         credentials: &Credentials,
         timeout: Duration,
     ) -> Result<Self> {
-        let began = Instant::now();
-        let mut connecting = Connecting::start(endpoint)?;
+        let began = environment.now();
+        let mut connecting = environment.connect(endpoint)?;
         loop {
             if let Some(socket) = connecting.advance(credentials)? {
                 return socket.into_blocking();
             }
-            let left = timeout.saturating_sub(began.elapsed());
+            let took = environment.now().saturating_duration_since(began);
+            let left = timeout.saturating_sub(took);
             if left.is_zero() {
                 return Err(connecting.failed(ErrorKind::TimedOut.into()));
             }
-            wait_any(&[connecting.wait()], left.min(SLICE))?;
+            wait_any(environment, [connecting.wait()].into_iter(), left.min(SLICE))?;
         }
     }
 
     /// What to wait for, if an operation would have blocked.
-    pub fn wait(&self, is_sending: bool) -> Wait<'_> {
-        match self {
-            Self::Unix(socket) => Wait { socket: socket.as_fd(), is_write: is_sending },
-            Self::Tcp(socket) => Wait { socket: socket.as_fd(), is_write: is_sending },
+    pub fn wait(&self, is_sending: bool) -> SocketWait<'_> {
+        let (socket, is_write) = match self {
+            Self::Unix(socket) => (WaitedSocket::Descriptor(socket.as_fd()), is_sending),
+            Self::Tcp(socket) => (WaitedSocket::Descriptor(socket.as_fd()), is_sending),
             // During its handshake, TLS has to read before it can write.
-            Self::Tls(tls) => Wait { socket: tls.sock.as_fd(), is_write: tls.conn.wants_write() },
-        }
+            Self::Tls(tls) => (WaitedSocket::Descriptor(tls.sock.as_fd()), tls.conn.wants_write()),
+            Self::Stream(stream) => (WaitedSocket::Stream(stream.number()), is_sending),
+        };
+        SocketWait { socket, is_write }
     }
 
     /// Lets reads and writes block for one [`SLICE`] at most.
@@ -74,6 +79,7 @@ impl Socket {
             Self::Unix(socket) => socket.set_nonblocking(false)?,
             Self::Tcp(socket) => socket.set_nonblocking(false)?,
             Self::Tls(tls) => tls.sock.set_nonblocking(false)?,
+            Self::Stream(_) => {}
         }
         self.set_slice(SLICE)?;
         Ok(self)
@@ -81,20 +87,21 @@ impl Socket {
 
     /// Lets reads and writes block for this time at most.
     pub fn set_slice(&self, slice: Duration) -> io::Result<()> {
-        let slice = Some(slice);
+        let time = Some(slice);
         match self {
             Self::Unix(socket) => {
-                socket.set_read_timeout(slice)?;
-                socket.set_write_timeout(slice)
+                socket.set_read_timeout(time)?;
+                socket.set_write_timeout(time)
             }
             Self::Tcp(socket) => {
-                socket.set_read_timeout(slice)?;
-                socket.set_write_timeout(slice)
+                socket.set_read_timeout(time)?;
+                socket.set_write_timeout(time)
             }
             Self::Tls(tls) => {
-                tls.sock.set_read_timeout(slice)?;
-                tls.sock.set_write_timeout(slice)
+                tls.sock.set_read_timeout(time)?;
+                tls.sock.set_write_timeout(time)
             }
+            Self::Stream(stream) => stream.set_slice(slice),
         }
     }
 
@@ -118,6 +125,7 @@ impl Read for Socket {
             Self::Unix(socket) => socket.read(bytes),
             Self::Tcp(socket) => socket.read(bytes),
             Self::Tls(socket) => socket.read(bytes),
+            Self::Stream(stream) => stream.read(bytes),
         }
     }
 
@@ -126,6 +134,7 @@ impl Read for Socket {
             Self::Unix(socket) => socket.read_vectored(slices),
             Self::Tcp(socket) => socket.read_vectored(slices),
             Self::Tls(socket) => socket.read_vectored(slices),
+            Self::Stream(stream) => stream.read_vectored(slices),
         }
     }
 }
@@ -140,13 +149,14 @@ impl Write for Socket {
             Self::Unix(socket) => socket.write_vectored(slices),
             Self::Tcp(socket) => socket.write_vectored(slices),
             Self::Tls(socket) => socket.write_vectored(slices),
+            Self::Stream(stream) => stream.write_vectored(slices),
         }
     }
 
     /// Only TLS buffers.
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Unix(_) | Self::Tcp(_) => Ok(()),
+            Self::Unix(_) | Self::Tcp(_) | Self::Stream(_) => Ok(()),
             Self::Tls(socket) => socket.flush(),
         }
     }
@@ -154,7 +164,7 @@ impl Write for Socket {
 
 /// A socket that is being connected without blocking.
 #[derive(Debug)]
-pub(crate) struct Connecting {
+pub struct Connecting {
     endpoint: Endpoint,
     state: State,
 }
@@ -166,11 +176,18 @@ enum State {
     Unix { socket: OwnedFd, address: SocketAddrUnix },
     /// The addresses of a host are tried one after the other.
     Tcp { socket: OwnedFd, others: vec::IntoIter<SocketAddr> },
+    /// Taken when it is connected.
+    Stream(Option<Box<dyn ClientStream>>),
 }
 
 impl Connecting {
-    /// Begins to connect. The name of a host is resolved here, which may block.
-    pub fn start(endpoint: &Endpoint) -> Result<Self> {
+    /// A stream of another environment than this machine.
+    pub fn over_stream(endpoint: &Endpoint, stream: Box<dyn ClientStream>) -> Self {
+        Self { endpoint: endpoint.clone(), state: State::Stream(Some(stream)) }
+    }
+
+    /// Begins to connect a socket. The name of a host is resolved here, which may block.
+    pub(crate) fn over_socket(endpoint: &Endpoint) -> Result<Self> {
         let failed = |cause| ClientError::Connect { endpoint: endpoint.to_string(), cause };
         let state = match endpoint {
             Endpoint::Unix(path) => SocketAddrUnix::new(path)
@@ -191,31 +208,36 @@ impl Connecting {
     }
 
     /// What to wait for.
-    pub fn wait(&self) -> Option<Wait<'_>> {
-        match &self.state {
-            State::Unix { .. } => None,
-            State::Tcp { socket, .. } => Some(Wait { socket: socket.as_fd(), is_write: true }),
-        }
+    pub(crate) fn wait(&self) -> Option<SocketWait<'_>> {
+        let socket = match &self.state {
+            State::Unix { .. } | State::Stream(None) => return None,
+            State::Tcp { socket, .. } => WaitedSocket::Descriptor(socket.as_fd()),
+            State::Stream(Some(stream)) => WaitedSocket::Stream(stream.number()),
+        };
+        Some(SocketWait { socket, is_write: true })
     }
 
     /// The socket, which does not block, once it is connected and the server is trusted.
-    pub fn advance(&mut self, credentials: &Credentials) -> Result<Option<Socket>> {
+    pub(crate) fn advance(&mut self, credentials: &Credentials) -> Result<Option<Socket>> {
         let is_connected = self.try_advance().map_err(|cause| self.failed(cause))?;
         if !is_connected {
             return Ok(None);
         }
-        let untrusted =
-            |cause| ClientError::Untrusted { endpoint: self.endpoint.to_string(), cause };
-        let socket = match &self.state {
+        let Self { endpoint, state } = self;
+        let untrusted = |cause| ClientError::Untrusted { endpoint: endpoint.to_string(), cause };
+        let socket = match state {
             State::Unix { socket, .. } => {
-                let owner = sockopt::socket_peercred(socket).map_err(io::Error::from)?.uid.as_raw();
+                let owner =
+                    sockopt::socket_peercred(&*socket).map_err(io::Error::from)?.uid.as_raw();
                 credentials.check_socket_owner(owner).map_err(untrusted)?;
                 return Ok(Some(Socket::Unix(socket.try_clone()?.into())));
             }
             State::Tcp { socket, .. } => TcpStream::from(socket.try_clone()?),
+            // Its environment has checked the server.
+            State::Stream(stream) => return Ok(stream.take().map(Socket::Stream)),
         };
         socket.set_nodelay(true)?;
-        let Endpoint::Tls(host) = &self.endpoint else {
+        let Endpoint::Tls(host) = &*endpoint else {
             credentials.check_cleartext(socket.peer_addr()?.ip()).map_err(untrusted)?;
             return Ok(Some(Socket::Tcp(socket)));
         };
@@ -245,6 +267,7 @@ impl Connecting {
                     }
                 }
             }
+            State::Stream(stream) => stream.as_mut().map_or(Ok(false), |it| it.is_connected()),
         }
     }
 

@@ -4,10 +4,7 @@
 //! blob's hash tree, which is itself compared with the address once per process.
 //! [`forebay_core::dataset::verification`] decides which reads are verified.
 
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    ops::Range,
-};
+use std::ops::Range;
 
 use forebay_core::{
     BlobOrdinal, Namespace,
@@ -60,12 +57,17 @@ impl PlannedRead {
 }
 
 impl Verifier {
-    /// Without `namespace`, only datasets of the public namespace can be verified.
-    pub fn new(policy: VerifyPolicy, namespace: Option<Namespace>, digest: &Digest) -> Self {
+    /// Without `namespace`, only datasets of the public namespace can be verified. `seed` differs
+    /// between processes, so that together they verify different items.
+    pub fn new(
+        policy: VerifyPolicy,
+        namespace: Option<Namespace>,
+        digest: &Digest,
+        seed: u64,
+    ) -> Self {
         let namespace = namespace.unwrap_or_else(Namespace::public);
         let namespace = (digest.namespace() == Some(namespace.id())).then_some(namespace);
-        // Another seed in each process, so that together they verify different items.
-        let verification = Verification::new(policy, RandomState::new().hash_one(0));
+        let verification = Verification::new(policy, seed);
         Self { namespace, verification, trees_checked: BlobSet::default(), unverifiable: 0 }
     }
 

@@ -9,7 +9,7 @@ use forebay_core::{
     cluster::{backoff::Failure, liveness::PingSchedule},
 };
 
-use crate::{ClientError, Result, greeting::ping_all};
+use crate::{ClientEnvironment, ClientError, Result, greeting::ping_all};
 
 /// The length of one slice.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
@@ -51,6 +51,7 @@ pub(crate) struct WaitPolicy {
 /// Pings of a silent peer, and of all others at the same time.
 #[derive(Debug)]
 struct Ping {
+    environment: Arc<dyn ClientEnvironment>,
     /// The peer itself.
     endpoint: Endpoint,
     /// All peers.
@@ -66,6 +67,7 @@ impl WaitPolicy {
     /// connections while `endpoint`, one of them, is silent. The wait ends when `endpoint` does not
     /// answer: it is hung.
     pub fn with_pings(
+        environment: &Arc<dyn ClientEnvironment>,
         interrupt: &Interrupt,
         endpoint: &Endpoint,
         peers: Arc<[Endpoint]>,
@@ -73,21 +75,21 @@ impl WaitPolicy {
     ) -> Self {
         let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
         let (schedule, failed) = (PingSchedule::default(), Vec::new());
-        let ping = Some(Ping { endpoint, peers, credentials, schedule, failed });
+        let environment = Arc::clone(environment);
+        let ping = Some(Ping { environment, endpoint, peers, credentials, schedule, failed });
         Self { interrupt: interrupt.clone(), ping }
     }
 
     /// A slice has passed, and nothing has arrived for `silence`.
     pub fn on_slice(&mut self, silence: Duration) -> Result<()> {
         self.interrupt.check()?;
-        let Some(Ping { endpoint, peers, credentials, schedule, failed }) = &mut self.ping else {
-            return Ok(());
-        };
+        let Some(ping) = &mut self.ping else { return Ok(()) };
+        let Ping { environment, endpoint, peers, credentials, schedule, failed } = ping;
         if !schedule.take_due(silence) {
             return Ok(());
         }
         let mut outcome = Ok(());
-        for (at, error) in ping_all(peers, credentials, &self.interrupt)? {
+        for (at, error) in ping_all(environment, peers, credentials, &self.interrupt)? {
             if peers[at] == *endpoint {
                 outcome = Err(error);
             } else {

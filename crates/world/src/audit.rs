@@ -113,7 +113,7 @@ pub async fn watch_as_owner(world: Arc<World>, at: usize) {
         let (Some(before), began) = (host.node(), Instant::now()) else { continue };
         let asked = ask_as_owner(&world, host).await;
         let is_same = host.node().is_some_and(|now| Arc::ptr_eq(&before, &now));
-        let was_paused = world.network.paused_until(host.host) > began;
+        let was_paused = world.network.was_paused_since(host.host, began);
         if !is_same || was_paused {
             continue;
         }

@@ -1,96 +1,94 @@
 //! Jobs: a real agent, and processes that read items of a dataset epoch by epoch.
 //!
-//! A process asks the owner of each blob, and its agent for what it does not get there, as the
-//! client of a training process does. It checks every byte (promise 1), that each item comes once
-//! per epoch (promise 2), and that no item takes too long (promise 5).
+//! A process is simulated ([`crate::process`]) or has the real client ([`crate::client_process`]).
+//! Every byte is checked (promise 1), that each item comes once per epoch (promise 2), and that no
+//! item takes too long (promise 5).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use fastrand::Rng;
-use forebay_agent::{Agent, Config, Environment};
 use forebay_auth::Credentials;
-use forebay_core::{ByteSize, cluster::ring::Seeds, train::manager::Report, units::ByteRate};
-use forebay_transport::{Accepted, Entropy, Peer};
-use forebay_wire::{BlobRange, GetAnswer, Reply, Request};
+use forebay_core::{ByteSize, train::manager::Report, units::ByteRate};
+use forebay_transport::Peer;
+use forebay_wire::{Reply, Request};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use crate::{
+    agent_host::LocalAgent,
+    client_process::ClientProcess,
     dataset::Dataset,
-    network::{HostConnector, HostId},
-    pipe::{OpenGuard, Pipe, Way},
+    network::HostId,
+    process::Process,
     secrets::{SECRETS, Secrets},
     wire_client::{CallError, Called, WireClient},
     world::World,
 };
 
 /// Time after which a process gives a node up, as the client does.
-const NODE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which it tries the node again.
-const NODE_RETRY: Duration = Duration::from_secs(1);
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest time of a batch, whatever fails but the origin (promise 5).
 const BATCH_TIME_MAX: Duration = Duration::from_secs(12);
 /// The same if the origin fails as well. A hung answer of it takes 5 s, and a second one 10 s more.
 const BATCH_TIME_MAX_ORIGIN: Duration = Duration::from_secs(30);
 /// Time that the agent has for an answer, before the world counts it as hung.
-const AGENT_TIMEOUT: Duration = Duration::from_mins(2);
+pub const AGENT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval of a job's reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(700);
 
 /// A job.
-struct Job {
-    world: Arc<World>,
+pub struct Job {
+    /// Where it runs.
+    pub world: Arc<World>,
     number: u8,
-    name: String,
-    host: HostId,
-    dataset: Arc<Dataset>,
-    credentials: Credentials,
+    /// Its name.
+    pub name: String,
+    /// Its machine.
+    pub host: HostId,
+    /// What it reads.
+    pub dataset: Arc<Dataset>,
+    /// Its tenant's token.
+    pub credentials: Credentials,
 }
 
 /// One epoch.
-struct Epoch {
-    number: u32,
+pub struct Epoch {
+    /// Its number.
+    pub number: u32,
     /// Items that no process has taken.
     rest: Mutex<Vec<usize>>,
     /// How often each item was delivered.
     delivered: Mutex<Vec<u32>>,
 }
 
-/// One process.
-struct Process {
-    job: Arc<Job>,
-    number: u8,
-    random: Rng,
-    agent: WireClient,
-    agent_handle: u32,
-    nodes: Vec<NodeLink>,
+/// A batch that a process has read.
+pub struct BatchRead {
+    /// The process.
+    pub process: u8,
+    /// Items from nodes.
+    pub hits: usize,
+    /// Items from the agent.
+    pub misses: usize,
+    /// Its time.
+    pub took: Duration,
 }
 
-/// A process's connection to one node.
-#[derive(Default)]
-struct NodeLink {
-    open: Option<(WireClient, u32)>,
-    retry_at: Option<Instant>,
+/// A process of either kind.
+enum Either {
+    Simulated(Process),
+    Client(ClientProcess),
 }
 
-/// Bytes between a process and the agent on its machine: without delay, and stopped with the host.
-struct LocalWay {
-    world: Arc<World>,
-    host: HostId,
-}
-
-impl Way for LocalWay {
-    fn arrival(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn blocked_until(&self) -> Instant {
-        self.world.network.paused_until(self.host)
+impl Either {
+    async fn read_epoch(&mut self, epoch: &Arc<Epoch>) {
+        match self {
+            Self::Simulated(process) => process.read_epoch(epoch).await,
+            Self::Client(process) => process.read_epoch(epoch).await,
+        }
     }
 }
 
@@ -100,39 +98,24 @@ pub async fn run(world: Arc<World>, number: u8, mut random: Rng) {
     let datasets = [&world.private, &world.public];
     let dataset = Arc::clone(datasets[usize::from(number) % 2]);
     sleep(Duration::from_millis(random.u64(..3000))).await;
-    let nonces = Mutex::new(random.fork());
-    let entropy = Entropy::from_source(move || {
-        let mut nonce = [0; 32];
-        nonces.lock().fill(&mut nonce);
-        nonce
-    });
-    let connector = Arc::new(HostConnector { network: world.network.clone(), host });
     let credentials = Secrets::credentials(&SECRETS.team);
-    let agent = Agent::new(
-        Config {
-            socket: "/nowhere".into(),
-            nodes: Seeds::of_list(world.list.clone(), None).expect("one ring"),
-            credentials: credentials.clone(),
-            job: format!("job-{number}"),
-            digest: dataset.digest.clone(),
-            origin: world.origin.origin(),
-            mirror: false,
-            namespace: dataset.namespace.clone(),
-            memory: ByteSize::mib(1),
-        },
-        Environment { entropy, connector },
-    );
-    let mut tasks = JoinSet::new();
-    agent.spawn_background(&mut tasks);
     let name = format!("job-{number}");
     let job = Arc::new(Job { world: Arc::clone(&world), number, name, host, dataset, credentials });
+    let mut tasks = JoinSet::new();
+    let agent = LocalAgent::start(&job, random.fork(), &mut tasks);
     if world.plan.faults.managed {
         tasks.spawn(report(Arc::clone(&job), random.fork()));
     }
     let mut processes = Vec::new();
     for number in 0..world.plan.processes {
-        match Process::new(&job, number, &agent, random.fork(), &mut tasks).await {
-            Ok(process) => processes.push(process),
+        // Simulated processes believe what nodes send.
+        if random.bool() || world.plan.has_liars() {
+            let process = ClientProcess::start(&job, number, &agent, random.fork(), &mut tasks);
+            processes.push(Either::Client(process));
+            continue;
+        }
+        match Process::new(&job, number, &agent, random.fork()).await {
+            Ok(process) => processes.push(Either::Simulated(process)),
             Err(error) => {
                 return world.trace.violate(5, format_args!("the agent does not open: {error:?}"));
             }
@@ -143,7 +126,7 @@ pub async fn run(world: Arc<World>, number: u8, mut random: Rng) {
         let mut order: Vec<usize> = (0..items).collect();
         random.shuffle(&mut order);
         let (rest, delivered) = (Mutex::new(order), Mutex::new(vec![0; items]));
-        let epoch = Epoch { number, rest, delivered };
+        let epoch = Arc::new(Epoch { number, rest, delivered });
         join_all(processes.iter_mut().map(|process| process.read_epoch(&epoch))).await;
         let delivered = epoch.delivered.lock();
         if let Some(item) = delivered.iter().position(|times| *times != 1) {
@@ -153,126 +136,22 @@ pub async fn run(world: Arc<World>, number: u8, mut random: Rng) {
         }
         world.trace.event(format_args!("{} epoch {number} ended", job.name));
     }
-    for process in &mut processes {
-        process.add_up().await;
+    job.add_up(&agent).await;
+}
+
+impl Epoch {
+    /// The next batch; empty if no items are left.
+    pub fn take(&self, length: usize) -> Vec<usize> {
+        let mut rest = self.rest.lock();
+        let from = rest.len() - length.min(rest.len());
+        rest.drain(from..).collect()
     }
 }
 
-impl Process {
-    async fn new(
-        job: &Arc<Job>,
-        number: u8,
-        agent: &Agent,
-        random: Rng,
-        tasks: &mut JoinSet<()>,
-    ) -> Called<Self> {
-        let way = || -> Arc<dyn Way> {
-            Arc::new(LocalWay { world: Arc::clone(&job.world), host: job.host })
-        };
-        let (there, back) = (Pipe::new(way(), 256 << 10), Pipe::new(way(), 256 << 10));
-        let (near, far) = (OpenGuard::default(), OpenGuard::default());
-        let peer = Peer::Unix { uid: rustix::process::geteuid().as_raw() };
-        let accepted = Accepted::new(peer, there.reader(Arc::clone(&far)), back.writer(far));
-        let agent = agent.clone();
-        tasks.spawn(async move {
-            // The end of a process is the end of its connection.
-            let _ = agent.serve(accepted).await;
-        });
-        let mut agent = WireClient::new((back.reader(Arc::clone(&near)), there.writer(near)));
-        agent.hello(&job.name, &job.credentials, AGENT_TIMEOUT).await?;
-        let agent_handle = agent.open(&job.dataset.digest, AGENT_TIMEOUT).await?;
-        let nodes = job.world.nodes.iter().map(|_| NodeLink::default()).collect();
-        Ok(Self { job: Arc::clone(job), number, random, agent, agent_handle, nodes })
-    }
-
-    /// Reads batches until the epoch has no items left.
-    async fn read_epoch(&mut self, epoch: &Epoch) {
-        loop {
-            let batch: Vec<usize> = {
-                let mut rest = epoch.rest.lock();
-                let length = self.random.usize(1..=self.job.world.plan.batch_max);
-                let from = rest.len() - length.min(rest.len());
-                rest.drain(from..).collect()
-            };
-            if batch.is_empty() || self.job.world.trace.violated.is_set() {
-                return;
-            }
-            self.read(epoch, &batch).await;
-            // The computation of the job.
-            sleep(Duration::from_millis(self.random.u64(..300))).await;
-        }
-    }
-
-    async fn read(&mut self, epoch: &Epoch, batch: &[usize]) {
-        let began = Instant::now();
-        let items = &self.job.dataset.items;
-        let mut by_owner: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for item in batch {
-            by_owner
-                .entry(self.job.world.owner(&self.job.dataset, items[*item].blob))
-                .or_default()
-                .push(*item);
-        }
-        let job = Arc::clone(&self.job);
-        let links = self.nodes.iter_mut().enumerate();
-        let asked = links.filter_map(|(node, link)| {
-            let items = by_owner.remove(&node)?;
-            Some(ask_node(&job, link, node, items))
-        });
-        let answers: Vec<Vec<(usize, Option<Bytes>)>> = join_all(asked).await;
-        let mut missing = Vec::new();
-        for (item, bytes) in answers.into_iter().flatten() {
-            match bytes {
-                Some(bytes) => self.deliver(epoch, item, &bytes, "node"),
-                None => missing.push(item),
-            }
-        }
-        let (hits, misses) = (batch.len() - missing.len(), missing.len());
-        if !missing.is_empty() {
-            self.ask_agent(epoch, missing).await;
-        }
-        let took = began.elapsed();
-        let Job { world, name, .. } = &*self.job;
-        world.trace.event(format_args!(
-            "{name}.{} epoch {} read: {hits} hits, {misses} from the agent, {} us",
-            self.number,
-            epoch.number,
-            took.as_micros()
-        ));
-        world.trace.on_read(batch.len(), took);
-        let max = if world.plan.faults.origin { BATCH_TIME_MAX_ORIGIN } else { BATCH_TIME_MAX };
-        if took > max {
-            world.trace.violate(5, format_args!("{name}: a batch took {took:?}"));
-        }
-    }
-
-    /// Reads items from the agent, which has to have them all.
-    async fn ask_agent(&mut self, epoch: &Epoch, missing: Vec<usize>) {
-        let ranges: Vec<BlobRange> =
-            missing.iter().map(|item| self.job.dataset.items[*item]).collect();
-        let handle = self.agent_handle;
-        let answers = self.agent.get(handle, Duration::ZERO, &ranges, AGENT_TIMEOUT).await;
-        let trace = &self.job.world.trace;
-        match answers {
-            Ok(answers) => {
-                for (item, (answer, bytes)) in missing.into_iter().zip(answers) {
-                    if answer == GetAnswer::Hit {
-                        self.deliver(epoch, item, &bytes, "agent");
-                    } else {
-                        trace.violate(5, format_args!("the agent answers {answer:?}"));
-                    }
-                }
-            }
-            Err(CallError::Malformed(text)) => trace.violate(2, format_args!("the agent: {text}")),
-            Err(error) => {
-                trace.violate(5, format_args!("{}: the agent fails: {error:?}", self.job.name));
-            }
-        }
-    }
-
+impl Job {
     /// Checks the bytes of an item, and counts it.
-    fn deliver(&self, epoch: &Epoch, item: usize, bytes: &[u8], from: &str) {
-        let Job { world, dataset, name, .. } = &*self.job;
+    pub fn deliver(&self, epoch: &Epoch, item: usize, bytes: &[u8], from: &str) {
+        let Self { world, dataset, name, .. } = self;
         if dataset.content(&dataset.items[item]) != bytes {
             let text = format_args!("{name}: wrong bytes of item {item} from its {from}");
             world.trace.violate(1, text);
@@ -280,77 +159,46 @@ impl Process {
         epoch.delivered.lock()[item] += 1;
     }
 
-    /// Adds the agent's counters to the world's, once per job.
-    async fn add_up(&mut self) {
-        if self.number > 0 {
-            return;
+    /// Records a batch, and checks its time.
+    pub fn on_read(&self, epoch: &Epoch, BatchRead { process, hits, misses, took }: BatchRead) {
+        let Self { world, name, .. } = self;
+        world.trace.event(format_args!(
+            "{name}.{process} epoch {} read: {hits} hits, {misses} from the agent, {} us",
+            epoch.number,
+            took.as_micros()
+        ));
+        world.trace.on_read(hits + misses, took);
+        let max = if world.plan.faults.origin { BATCH_TIME_MAX_ORIGIN } else { BATCH_TIME_MAX };
+        if took > max {
+            world.trace.violate(5, format_args!("{name}: a batch took {took:?}"));
         }
-        let Ok(Reply::Stats { counters }) = self.agent.call(&Request::Stats, AGENT_TIMEOUT).await
-        else {
-            return;
+    }
+
+    /// Adds the agent's counters to the world's.
+    async fn add_up(&self, agent: &LocalAgent) {
+        let Ok(stream) = agent.connect() else { return };
+        let mut client = WireClient::new(stream);
+        let greeted = client.hello(&self.name, &Credentials::default(), AGENT_TIMEOUT).await;
+        let stats = match greeted {
+            Ok(_) => client.call(&Request::Stats, AGENT_TIMEOUT).await,
+            Err(error) => Err(error),
         };
+        let Ok(Reply::Stats { counters }) = stats else { return };
         let of = |name: &str| {
             counters.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
         };
         let (fetches, fallbacks, uncached) =
             (of("agent_origin_fetches"), of("agent_fallbacks"), of("agent_uncached"));
-        self.job.world.trace.event(format_args!(
+        self.world.trace.event(format_args!(
             "{} fetched {fetches}, fallbacks {fallbacks}, uncached {uncached}",
-            self.job.name
+            self.name
         ));
-        self.job.world.on_job_ended(fetches, fallbacks + uncached);
-    }
-}
-
-/// Asks a node for items. `None` for those that it does not have.
-async fn ask_node(
-    job: &Job,
-    link: &mut NodeLink,
-    node: usize,
-    items: Vec<usize>,
-) -> Vec<(usize, Option<Bytes>)> {
-    let ranges: Vec<BlobRange> = items.iter().map(|item| job.dataset.items[*item]).collect();
-    let answers = match link.get(job, node, &ranges).await {
-        Ok(answers) => answers,
-        Err(error) => {
-            if let CallError::Malformed(text) = &error {
-                job.world.trace.violate(2, format_args!("node {node}: {text}"));
-            }
-            *link = NodeLink { open: None, retry_at: Some(Instant::now() + NODE_RETRY) };
-            return items.into_iter().map(|item| (item, None)).collect();
-        }
-    };
-    let bytes = answers.into_iter().map(|(answer, bytes)| match answer {
-        GetAnswer::Hit => Some(bytes),
-        GetAnswer::Miss | GetAnswer::Claimed => None,
-    });
-    items.into_iter().zip(bytes).collect()
-}
-
-impl NodeLink {
-    async fn get(
-        &mut self,
-        job: &Job,
-        node: usize,
-        ranges: &[BlobRange],
-    ) -> Called<Vec<(GetAnswer, Bytes)>> {
-        if self.retry_at.is_some_and(|at| at > Instant::now()) {
-            return Err(CallError::Silent);
-        }
-        let (client, handle) = match &mut self.open {
-            Some((client, handle)) => (client, *handle),
-            closed => {
-                let opened = timeout(2 * NODE_TIMEOUT, connect(job, node)).await;
-                let (client, handle) = closed.insert(opened.unwrap_or(Err(CallError::Silent))?);
-                (client, *handle)
-            }
-        };
-        client.get(handle, Duration::ZERO, ranges, NODE_TIMEOUT).await
+        self.world.on_job_ended(fetches, fallbacks + uncached);
     }
 }
 
 /// Connects to a node and opens the dataset.
-async fn connect(job: &Job, node: usize) -> Called<(WireClient, u32)> {
+pub async fn connect(job: &Job, node: usize) -> Called<(WireClient, u32)> {
     let to = job.world.nodes[node].host;
     let stream = job.world.network.connect(job.host, to, Peer::Tcp).await?;
     let mut client = WireClient::new(stream);

@@ -178,6 +178,11 @@ impl Network {
         self.0.state.lock().pauses.get(&host).copied().unwrap_or_else(Instant::now)
     }
 
+    /// Whether a host was paused at some time after this.
+    pub fn was_paused_since(&self, host: HostId, since: Instant) -> bool {
+        self.0.state.lock().pauses.get(&host).is_some_and(|until| *until > since)
+    }
+
     /// Ends all partitions and pauses.
     pub fn heal(&self) {
         let mut state = self.0.state.lock();
@@ -254,7 +259,8 @@ pub fn endpoint_of(host: HostId) -> Endpoint {
     format!("tcp://host-{}:7440", host.0).parse().expect("an endpoint")
 }
 
-fn host_of(endpoint: &Endpoint) -> Option<HostId> {
+/// The host of an endpoint. `None` for the agent on the machine of a job.
+pub fn host_of(endpoint: &Endpoint) -> Option<HostId> {
     match endpoint {
         Endpoint::Tcp(address) => Some(HostId(address.host().strip_prefix("host-")?.parse().ok()?)),
         Endpoint::Unix(_) | Endpoint::Tls(_) => None,

@@ -25,6 +25,7 @@ use tokio::{
 use crate::{
     disks::{DEVICES_MAX, Disks, RunEnd},
     network::{Arrived, HostConnector, HostId, Network, endpoint_of},
+    rogue,
     secrets::SECRETS,
 };
 
@@ -33,6 +34,8 @@ use crate::{
 pub struct NodePlan {
     /// Number of nodes.
     pub nodes: u8,
+    /// Number of rogue members beside them.
+    pub rogues: u8,
     /// Connections of a node at most.
     pub max_connections: usize,
     /// Memory for requests and replies.
@@ -74,20 +77,25 @@ struct Running {
     beside: JoinSet<()>,
 }
 
-/// The name of a node.
+/// The name of a member. The names of nodes come first in the list, in the order of their hosts.
 pub fn name_of(host: HostId) -> NodeName {
-    format!("node-{}", host.0).parse().expect("a name")
+    let kind = if rogue::is_rogue(host) { "rogue" } else { "node" };
+    format!("{kind}-{}", host.0).parse().expect("a name")
 }
 
-/// The members of a cluster of this number of nodes.
-pub fn members(nodes: u8) -> Vec<Member> {
-    let member = |host| Member {
+/// The members of a cluster: nodes, and rogue members that own a third of the blobs together.
+pub fn members(nodes: u8, rogues: u8) -> Vec<Member> {
+    let member = |host, weight| Member {
         name: name_of(host),
         endpoint: endpoint_of(host),
-        weight: Weight::default(),
+        weight,
         zone: None,
     };
-    (0..nodes).map(HostId).map(member).collect()
+    let all = (0..nodes).map(|host| member(HostId(host), Weight::default()));
+    let share = u32::from(nodes) * 500 / u32::from(rogues.max(1));
+    let light = Weight::from_thousandths(share).expect("at most 64 members");
+    let rogue = |number| member(rogue::host_of(number), light);
+    all.chain((0..usize::from(rogues)).map(rogue)).collect()
 }
 
 impl NodeHost {
@@ -106,7 +114,7 @@ impl NodeHost {
                 tenant("other", secrets.other.clone(), vec!["public".into()]),
             ],
             name: Some(name_of(host)),
-            nodes: members(plan.nodes),
+            nodes: members(plan.nodes, plan.rogues),
             cluster_token: Some(secrets.cluster.clone()),
             memory_cache: Some(plan.memory_cache),
             shared_memory: Some(ByteSize(0)),

@@ -8,7 +8,7 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -99,11 +99,52 @@ impl Pipe {
 }
 
 impl PipeState {
+    /// Whether nothing can be written any more.
+    fn is_failed(&self) -> bool {
+        self.is_reset || self.is_closed || !self.has_reader
+    }
+
     fn wake_both(&mut self) {
         for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
             waker.wake();
         }
     }
+}
+
+impl PipeReader {
+    /// Completes when a read does not have to wait.
+    pub fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.pipe.state.lock();
+        poll_due(&self.pipe, &mut state, &mut self.sleep, context)
+    }
+}
+
+/// Completes when a chunk has arrived, or none will.
+fn poll_due(
+    pipe: &Pipe,
+    state: &mut PipeState,
+    sleep: &mut Pin<Box<Sleep>>,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    if state.is_reset {
+        return Poll::Ready(());
+    }
+    match state.chunks.front() {
+        None if state.is_closed => return Poll::Ready(()),
+        None => {}
+        Some((at, _)) => {
+            let due = (*at).max(pipe.way.blocked_until());
+            if due <= Instant::now() {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(due);
+            if sleep.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+        }
+    }
+    state.reader = Some(context.waker().clone());
+    Poll::Pending
 }
 
 impl AsyncRead for PipeReader {
@@ -114,45 +155,39 @@ impl AsyncRead for PipeReader {
     ) -> Poll<io::Result<()>> {
         let Self { pipe, sleep, .. } = self.get_mut();
         let mut state = pipe.state.lock();
-        loop {
-            if state.is_reset {
-                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-            }
-            let Some((at, chunk)) = state.chunks.front_mut() else {
-                if state.is_closed {
-                    return Poll::Ready(Ok(()));
-                }
-                state.reader = Some(context.waker().clone());
-                return Poll::Pending;
-            };
-            let due = (*at).max(pipe.way.blocked_until());
-            if due > Instant::now() {
-                sleep.as_mut().reset(due);
-                if sleep.as_mut().poll(context).is_ready() {
-                    continue;
-                }
-                state.reader = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            let length = chunk.len().min(into.remaining());
-            into.put_slice(&chunk[..length]);
-            chunk.advance(length);
-            if chunk.is_empty() {
-                state.chunks.pop_front();
-            }
-            state.queued -= length;
-            if let Some(waker) = state.writer.take() {
-                waker.wake();
-            }
-            return Poll::Ready(Ok(()));
+        ready!(poll_due(pipe, &mut state, sleep, context));
+        if state.is_reset {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
+        let Some((_, chunk)) = state.chunks.front_mut() else { return Poll::Ready(Ok(())) };
+        let length = chunk.len().min(into.remaining());
+        into.put_slice(&chunk[..length]);
+        chunk.advance(length);
+        if chunk.is_empty() {
+            state.chunks.pop_front();
+        }
+        state.queued -= length;
+        if let Some(waker) = state.writer.take() {
+            waker.wake();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl PipeWriter {
+    /// Completes when a write does not have to wait.
+    pub fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.pipe.state.lock();
+        if state.is_failed() || state.queued < state.capacity {
+            return Poll::Ready(());
+        }
+        state.writer = Some(context.waker().clone());
+        Poll::Pending
+    }
+
     fn write(&self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut state = self.pipe.state.lock();
-        if state.is_reset || state.is_closed || !state.has_reader {
+        if state.is_failed() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let space = state.capacity - state.queued.min(state.capacity);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, dataset::verification::VerifyPolicy};
 
-use crate::node_host::NodePlan;
+use crate::{node_host::NodePlan, rogue::Misconduct};
 
 /// How much happens in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct Faults {
     pub managed: bool,
     /// Devices are too small for the datasets.
     pub full: bool,
+    /// Members of the cluster hang, or answer wrongly.
+    pub rogues: bool,
 }
 
 /// The plan of a world.
@@ -57,6 +59,10 @@ pub struct Plan {
     pub lengths: [Vec<usize>; 2],
     /// Hostile clients.
     pub hostile: u8,
+    /// Rogue members.
+    pub rogues: Vec<Misconduct>,
+    /// What clients verify.
+    pub verify: VerifyPolicy,
 }
 
 impl Plan {
@@ -64,8 +70,10 @@ impl Plan {
     pub fn new(random: &mut Rng, scale: Scale) -> Self {
         let faults = Faults::new(random);
         let lengths = [lengths(random, faults.full), lengths(random, faults.full)];
+        let rogues = if faults.rogues { rogues(random) } else { Vec::new() };
         let nodes = NodePlan {
             nodes: random.u8(3..=4),
+            rogues: u8::try_from(rogues.len()).expect("at most 64 members"),
             max_connections: random.usize(48..=96),
             connection_memory: ByteSize::mib(random.u64(2..=16)),
             memory_cache: if random.bool() { ByteSize(0) } else { ByteSize::gb(1) },
@@ -83,7 +91,14 @@ impl Plan {
             batch_max: random.usize(1..=16),
             lengths,
             hostile: if faults.hostile { random.u8(1..=5) } else { 0 },
+            verify: verify(random, &rogues),
+            rogues,
         }
+    }
+
+    /// Whether members answer wrongly.
+    pub fn has_liars(&self) -> bool {
+        self.rogues.iter().any(|rogue| rogue.is_lie())
     }
 }
 
@@ -98,6 +113,7 @@ impl Faults {
             hostile: false,
             managed: false,
             full: false,
+            rogues: false,
         };
         if random.u8(..8) == 0 {
             return none;
@@ -105,14 +121,35 @@ impl Faults {
         let mut often = || random.u8(..3) > 0;
         let (kills, network, origin, hostile) = (often(), often(), often(), often());
         let mut seldom = || random.u8(..4) == 0;
-        let (disks, managed, full) = (seldom(), seldom(), seldom());
-        Self { kills, network, disks, origin, hostile, managed, full }
+        let (disks, managed, full, rogues) = (seldom(), seldom(), seldom(), seldom());
+        Self { kills, network, disks, origin, hostile, managed, full, rogues }
     }
 
     /// Whether nothing goes wrong.
     pub fn is_none(self) -> bool {
-        let Self { kills, network, disks, origin, hostile, managed, full } = self;
-        !(kills || network || disks || origin || hostile || managed || full)
+        let Self { kills, network, disks, origin, hostile, managed, full, rogues } = self;
+        !(kills || network || disks || origin || hostile || managed || full || rogues)
+    }
+}
+
+/// Many members that hang, as behind a switch that fails, or a few that answer wrongly.
+fn rogues(random: &mut Rng) -> Vec<Misconduct> {
+    let hung = [Misconduct::Silent, Misconduct::HelloOnly, Misconduct::Trickle];
+    match random.u8(..4) {
+        0 | 1 => vec![*random.choice(&hung).expect("a choice"); random.usize(6..=60)],
+        2 => vec![Misconduct::Lies; random.usize(1..=2)],
+        _ => vec![Misconduct::OtherIds; random.usize(1..=2)],
+    }
+}
+
+/// Lies are found by verification only. Answers with a wrong id are found without it.
+fn verify(random: &mut Rng, rogues: &[Misconduct]) -> VerifyPolicy {
+    match rogues.first() {
+        Some(Misconduct::Lies) => VerifyPolicy::Always,
+        Some(Misconduct::OtherIds) => VerifyPolicy::Never,
+        _ => *random
+            .choice(&[VerifyPolicy::default(), VerifyPolicy::Always, VerifyPolicy::Never])
+            .expect("a choice"),
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
     node_host::{NodeHost, members},
     origin::{OriginFaults, SimStore},
     plan::{Plan, Scale},
+    rogue,
     secrets::SECRETS,
     trace::{Outcome, Trace},
 };
@@ -84,7 +85,8 @@ impl World {
         let (private, public) = (Arc::new(private), Arc::new(public));
         let datasets = [Arc::clone(&private), Arc::clone(&public)];
         let origin = SimStore::new(&datasets, random.fork());
-        let list = NodeList::new(members(plan.nodes.nodes), false).expect("a list");
+        let list =
+            NodeList::new(members(plan.nodes.nodes, plan.nodes.rogues), false).expect("a list");
         let host = |host| NodeHost::new(HostId(host), plan.nodes, network.clone(), random.fork());
         Self {
             nodes: (0..plan.nodes.nodes).map(host).collect(),
@@ -106,7 +108,7 @@ impl World {
         self.nodes.iter().any(|node| node.host == host)
     }
 
-    /// The node that owns a blob.
+    /// The member that owns a blob: the index of a node, or more if it is a rogue member.
     pub fn owner(&self, dataset: &Dataset, blob: BlobOrdinal) -> usize {
         let row = dataset.digest.blob(blob).expect("a blob of the dataset");
         self.ring.owner(&row.address)
@@ -134,6 +136,9 @@ impl World {
             beside.spawn(audit::watch_as_owner(Arc::clone(self), at));
         }
         beside.spawn(chaos::run(Arc::clone(self), random.fork()));
+        for number in 0..self.plan.rogues.len() {
+            beside.spawn(rogue::run(Arc::clone(self), number));
+        }
         for number in 0..self.plan.hostile {
             beside.spawn(hostile::run(Arc::clone(self), number, random.fork()));
         }
@@ -141,7 +146,13 @@ impl World {
         for number in 0..self.plan.jobs {
             jobs.spawn(job::run(Arc::clone(self), number, random.fork()));
         }
-        let ended = async { while jobs.join_next().await.is_some() {} };
+        let ended = async {
+            while let Some(ended) = jobs.join_next().await {
+                if ended.is_err() {
+                    self.trace.violate(5, format_args!("a job panics"));
+                }
+            }
+        };
         let ended = async {
             tokio::select! {
                 biased;

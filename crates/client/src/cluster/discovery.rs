@@ -194,8 +194,8 @@ impl OpenNode {
         Greeted { mut client, handle, .. }: Greeted,
         opened_at: Duration,
     ) -> Self {
-        let RequestContext { credentials, interrupt, .. } = context;
-        let policy = WaitPolicy::with_pings(interrupt, endpoint, peers, credentials);
+        let RequestContext { environment, credentials, interrupt, .. } = context;
+        let policy = WaitPolicy::with_pings(environment, interrupt, endpoint, peers, credentials);
         client.io.set_policy(NODE_TIMEOUT, policy);
         Self { client, handle, opened_at }
     }

@@ -7,7 +7,7 @@
 //! hung or not the expected one are missing, and the agent reads them. All failed nodes together
 //! cost a job at most 10 % of its time ([`forebay_core::cluster::backoff`]).
 
-use std::{mem, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use forebay_auth::Credentials;
 use forebay_core::{
@@ -19,7 +19,7 @@ use forebay_digest::Digest;
 
 use super::discovery::{RingNodes, Topology, address_in};
 use crate::{
-    Client, ClientError, Handle, Interrupt, NodeHealth, Result,
+    Client, ClientEnvironment, ClientError, Handle, Interrupt, NodeHealth, Result,
     greeting::{GreetingContext, Needed, Subject, greet_all},
     node_health::RequestTimes,
 };
@@ -27,6 +27,7 @@ use crate::{
 /// The context of one request of the job.
 #[derive(Debug)]
 pub(crate) struct RequestContext<'a> {
+    pub environment: &'a Arc<dyn ClientEnvironment>,
     pub subject: Subject<'a>,
     pub job: &'a str,
     pub credentials: &'a Credentials,
@@ -36,6 +37,7 @@ pub(crate) struct RequestContext<'a> {
 impl<'a> RequestContext<'a> {
     pub(super) fn greeting(&self, health: &NodeHealth) -> GreetingContext<'a> {
         GreetingContext {
+            environment: self.environment,
             job: self.job,
             credentials: self.credentials,
             subject: Some(self.subject),
@@ -70,8 +72,9 @@ pub(super) struct OpenNode {
 }
 
 impl Nodes {
-    pub fn new(seeds: Seeds) -> Self {
-        Self { seeds, topology: None, health: NodeHealth::default(), restart_hint: false }
+    pub fn new(environment: &Arc<dyn ClientEnvironment>, seeds: Seeds) -> Self {
+        let health = NodeHealth::in_environment(environment);
+        Self { seeds, topology: None, health, restart_hint: false }
     }
 
     /// The health of the nodes, to be merged with that of other readers of the process.

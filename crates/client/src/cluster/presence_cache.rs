@@ -1,12 +1,11 @@
 //! Presence cache: what the nodes held when they were last asked. The budget of requests grows with
 //! the items drawn.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use forebay_core::node::presence::{KnownPresence, PresenceBudget};
+
+use crate::{ClientEnvironment, ThisMachine, environment::Clock};
 
 /// What the nodes of one dataset held when they were last asked.
 #[derive(Debug)]
@@ -15,7 +14,7 @@ pub struct PresenceCache {
     /// The same bits for readers during a request. Empty without a node.
     bits: Arc<[u8]>,
     budget: PresenceBudget,
-    clock: Instant,
+    clock: Clock,
 }
 
 /// A request for presence that is due.
@@ -29,10 +28,15 @@ pub struct Asking {
 impl PresenceCache {
     /// For a dataset of `blobs` blobs. Nothing is known yet.
     pub fn new(blobs: u64) -> Self {
+        Self::in_environment(&ThisMachine::shared(), blobs)
+    }
+
+    /// The same in another environment.
+    pub fn in_environment(environment: &Arc<dyn ClientEnvironment>, blobs: u64) -> Self {
         // No node opens a dataset with more.
         let known = KnownPresence::new(u32::try_from(blobs).unwrap_or(0));
         let (bits, budget) = (Arc::default(), PresenceBudget::new(blobs));
-        Self { known, bits, budget, clock: Instant::now() }
+        Self { known, bits, budget, clock: Clock::start(environment) }
     }
 
     /// One bit per blob, lowest first. Empty until a node has answered.

@@ -23,7 +23,10 @@ use forebay_core::{
     },
 };
 
-use crate::train::{item_map::ItemMap, reporter::Reporter};
+use crate::{
+    ClientEnvironment, ThisMachine,
+    train::{item_map::ItemMap, reporter::Reporter},
+};
 
 /// Yielded batches that wait for their time. More are not timed: a loader that never calls
 /// [`Job::on_computed`] must not fill the memory.
@@ -32,6 +35,7 @@ const UNTIMED_MAX: usize = 1 << 10;
 /// One rank's part in one epoch of a job.
 #[derive(Debug)]
 pub struct Job {
+    environment: Arc<dyn ClientEnvironment>,
     pub(super) items: Arc<ItemMap>,
     pub(super) sampler: Sampler,
     /// Batches that are drawn and not yielded, oldest first.
@@ -130,6 +134,7 @@ impl Job {
 
     fn from_middle(items: &Arc<ItemMap>, sampler: Sampler) -> Self {
         Self {
+            environment: ThisMachine::shared(),
             items: Arc::clone(items),
             sampler,
             drawn: VecDeque::new(),
@@ -141,6 +146,12 @@ impl Job {
         }
     }
 
+    /// Times of reports are those of this environment.
+    #[must_use]
+    pub fn with_environment(self, environment: Arc<dyn ClientEnvironment>) -> Self {
+        Self { environment, ..self }
+    }
+
     /// Reports from now on, as epoch `epoch` of this run; no two epochs of a run have the same
     /// number. If `previous` is an epoch of the same run, it reports no more, and what was measured
     /// and answered there is kept.
@@ -148,7 +159,8 @@ impl Job {
         let known = previous.and_then(|previous| {
             previous.reporter.take_if(|reporter| reporter.incarnation() == run.incarnation)
         });
-        let mut reporter = known.unwrap_or_else(|| Reporter::new(run, &self.items));
+        let mut reporter =
+            known.unwrap_or_else(|| Reporter::new(&self.environment, run, &self.items));
         reporter.begin_epoch(epoch);
         (self.reporter, self.is_reporting) = (Some(reporter), true);
     }

@@ -8,7 +8,6 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
-    time::Instant,
 };
 
 use forebay_core::train::{
@@ -18,9 +17,13 @@ use forebay_core::train::{
 };
 use forebay_wire::{ErrorCode, Refusal};
 
-use crate::train::{
-    item_map::ItemMap,
-    job::{Job, JobRun},
+use crate::{
+    ClientEnvironment,
+    environment::Clock,
+    train::{
+        item_map::ItemMap,
+        job::{Job, JobRun},
+    },
 };
 
 /// The connection to the nodes of a dataset, as [`Job::report`] needs it.
@@ -55,7 +58,7 @@ pub enum ReportOutcome {
 pub(super) struct Reporter {
     incarnation: u64,
     content: JobReporter,
-    clock: Instant,
+    clock: Clock,
     /// The manager has answered in this epoch.
     pub(super) is_answered: bool,
     /// The node refused a report: nothing is reported until the next epoch.
@@ -67,7 +70,11 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(run: JobRun, items: &ItemMap) -> Self {
+    pub(super) fn new(
+        environment: &Arc<dyn ClientEnvironment>,
+        run: JobRun,
+        items: &ItemMap,
+    ) -> Self {
         let JobRun { incarnation, gpus, epoch_batches } = run;
         let (half_chunks, probe_item) = (items.sizes().to_vec(), items.probe_item());
         Self {
@@ -79,7 +86,7 @@ impl Reporter {
                 half_chunks,
                 probe_item,
             }),
-            clock: Instant::now(),
+            clock: Clock::start(environment),
             is_answered: false,
             is_refused: false,
             answers: 0,

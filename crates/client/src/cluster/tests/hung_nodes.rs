@@ -20,7 +20,7 @@ use forebay_core::{
 use forebay_wire::{ErrorCode, HEADER_SIZE, Header, OpenAnswer, Refusal, Reply, Request};
 
 use crate::{
-    Interrupt,
+    Interrupt, ThisMachine,
     cluster::nodes::{Nodes, RequestContext},
     greeting::Subject,
     handshake::tests::digest,
@@ -138,10 +138,12 @@ fn converse(
 /// which nodes that hang later answer as well.
 fn stall(count: usize, hang: Hang) -> (Vec<u64>, Duration) {
     let world = World::new(count, hang);
-    let mut nodes = Nodes::new(world.seeds.clone());
+    let environment = ThisMachine::shared();
+    let mut nodes = Nodes::new(&environment, world.seeds.clone());
     let (digest, credentials, interrupt) =
         (digest("public"), Credentials::default(), Interrupt::default());
     let context = RequestContext {
+        environment: &environment,
         subject: Subject::Dataset(&digest),
         job: "job",
         credentials: &credentials,
