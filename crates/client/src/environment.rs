@@ -1,7 +1,7 @@
 //! Environment: what a client uses of the outside: the clock, pauses, random numbers and sockets.
 //!
-//! [`ThisMachine`] is the environment of a process. A simulated world has one whose clock moves when
-//! every process waits, and whose streams cross a simulated network. Each method stands for a
+//! [`ThisMachine`] is the environment of a process. A simulated world has one whose clock moves
+//! when every process waits, and whose streams cross a simulated network. Each method stands for a
 //! system call and costs one virtual call.
 
 use std::{
