@@ -41,7 +41,7 @@ pub trait ClientEnvironment: fmt::Debug + Send + Sync {
 
 /// A stream that takes the place of a socket in another environment than [`ThisMachine`]. Like a
 /// socket it does not block at first.
-pub trait ClientStream: Read + Write + fmt::Debug + Send {
+pub trait ClientStream: Read + Write + fmt::Debug + Send + Sync {
     /// The number by which [`ClientEnvironment::wait_any`] knows it.
     fn number(&self) -> StreamNumber;
 
