@@ -1,7 +1,7 @@
 //! Environment: what a client uses of the outside: the clock, pauses, random numbers and sockets.
 //!
-//! [`ThisMachine`] is the environment of a process. A simulated world has one whose clock moves when
-//! every process waits, and whose streams cross a simulated network. Each method stands for a
+//! [`ThisMachine`] is the environment of a process. A simulated world has one whose clock moves
+//! when every process waits, and whose streams cross a simulated network. Each method stands for a
 //! system call and costs one virtual call.
 
 use std::{
@@ -41,7 +41,7 @@ pub trait ClientEnvironment: fmt::Debug + Send + Sync {
 
 /// A stream that takes the place of a socket in another environment than [`ThisMachine`]. Like a
 /// socket it does not block at first.
-pub trait ClientStream: Read + Write + fmt::Debug + Send {
+pub trait ClientStream: Read + Write + fmt::Debug + Send + Sync {
     /// The number by which [`ClientEnvironment::wait_any`] knows it.
     fn number(&self) -> StreamNumber;
 

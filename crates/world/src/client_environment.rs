@@ -43,8 +43,6 @@ use crate::{
 /// The environment of one client.
 pub struct WorldEnvironment {
     shared: Arc<Shared>,
-    network: Network,
-    host: HostId,
     agent: LocalAgent,
     random: Mutex<Rng>,
 }
@@ -94,9 +92,8 @@ impl WorldEnvironment {
         agent: LocalAgent,
         random: Rng,
     ) -> Self {
-        let state = Mutex::default();
-        let shared = Arc::new(Shared { turns, network: network.clone(), host, state });
-        Self { shared, network, host, agent, random: Mutex::new(random) }
+        let shared = Arc::new(Shared { turns, network, host, state: Mutex::default() });
+        Self { shared, agent, random: Mutex::new(random) }
     }
 
     /// The time that the client has waited for nodes since the last call.
@@ -107,7 +104,7 @@ impl WorldEnvironment {
 
 impl fmt::Debug for WorldEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WorldEnvironment of {:?}", self.host)
+        write!(f, "WorldEnvironment of {:?}", self.shared.host)
     }
 }
 
@@ -117,7 +114,7 @@ impl ClientEnvironment for WorldEnvironment {
     }
 
     fn sleep(&self, pause: Duration) {
-        let (network, host) = (self.network.clone(), self.host);
+        let (network, host) = (self.shared.network.clone(), self.shared.host);
         // After the end of the world no time passes.
         let _ = self.shared.turns.wait_for(async move {
             sleep(pause).await;
@@ -130,20 +127,19 @@ impl ClientEnvironment for WorldEnvironment {
     }
 
     fn connect(&self, endpoint: &Endpoint) -> Result<Connecting, ClientError> {
-        let (connect, is_local): (BoxFuture<'static, _>, bool) = match host_of(endpoint) {
-            Some(to) => {
-                let (network, host) = (self.network.clone(), self.host);
-                (Box::pin(async move { network.connect(host, to, Peer::Tcp).await }), false)
-            }
-            None => {
-                let agent = self.agent.clone();
-                (Box::pin(async move { agent.connect() }), true)
-            }
+        let node = host_of(endpoint);
+        let connect: BoxFuture<'static, _> = if let Some(to) = node {
+            let (network, host) = (self.shared.network.clone(), self.shared.host);
+            Box::pin(async move { network.connect(host, to, Peer::Tcp).await })
+        } else {
+            let agent = self.agent.clone();
+            Box::pin(async move { agent.connect() })
         };
         let mut state = self.shared.state.lock();
         state.last_number += 1;
         let number = StreamNumber(state.last_number);
         let stream = StreamState::Connecting(connect);
+        let is_local = node.is_none();
         let stream = Arc::new(SimStream { number, is_local, state: Mutex::new(stream) });
         state.streams.retain(|_, stream| stream.strong_count() > 0);
         state.streams.insert(number, Arc::downgrade(&stream));
@@ -186,10 +182,11 @@ impl Shared {
         let for_nodes = waits.iter().all(|(stream, _)| !stream.is_local);
         let began = Instant::now();
         let (network, host) = (self.network.clone(), self.host);
-        let any = poll_fn(move |context| match is_ready(context, &waits) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        });
+        let any = poll_fn(
+            move |context| {
+                if is_ready(context, &waits) { Poll::Ready(()) } else { Poll::Pending }
+            },
+        );
         let is_ready = self.turns.wait_for(async move {
             let is_ready = timeout(time, any).await.is_ok();
             sleep_until(network.paused_until(host)).await;

@@ -3,9 +3,10 @@
 //!
 //! [`run`] runs the world of a seed. The code of `forebay-node`, `forebay-agent`,
 //! `forebay-client`, `forebay-transport` and `forebay-flash` runs unchanged, one thread at a time,
-//! with a clock that moves when every task waits. What is simulated is the outside: the network, the
-//! disks, the origin, and some of the processes of jobs. The worlds check promises 1 to 7 and stop at the first violation, whose
-//! seed repeats it: the same seed gives the same events, and so the same hash.
+//! with a clock that moves when every task waits. What is simulated is the outside: the network,
+//! the disks, the origin, and some of the processes of jobs. The worlds check promises 1 to 7 and
+//! stop at the first violation, whose seed repeats it: the same seed gives the same events, and so
+//! the same hash.
 //!
 //! | module | contents |
 //! |---|---|

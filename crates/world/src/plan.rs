@@ -10,7 +10,7 @@ use crate::{node_host::NodePlan, rogue::Misconduct};
 /// How much happens in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// About 530 items and 9,000 messages: 500 worlds take 80 s on two cores.
+    /// About 550 items and 11,500 messages: 500 worlds take 110 s of processor time.
     Ordinary,
     /// About 7,500 items and 50,000 messages.
     Large,
