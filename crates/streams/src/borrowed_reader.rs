@@ -85,7 +85,7 @@ impl BorrowedReader {
             free: ByteSize(lender.memory.free_bytes() as u64),
         })?;
         let LoanReply::Lent(stream) = lender.ask(&LoanRequest::Open(name.clone()))? else {
-            return Err(lender.broken());
+            return Err(lender.end());
         };
         let mut ahead = ReadAhead::new(depth, options.in_flight.min(depth));
         ahead.extend(stream.blocks, true);
@@ -213,7 +213,7 @@ impl BorrowedReader {
         }
         let request = LoanRequest::Extents { lease: self.stream.lease, first: block };
         let LoanReply::Extents(lent) = self.inner.lender.ask(&request)? else {
-            return Err(self.inner.lender.broken());
+            return Err(self.inner.lender.end());
         };
         let geometry = self.inner.lender.geometry;
         let extents = lent.into_iter().map(|lent| {

@@ -75,6 +75,9 @@ impl BorrowedStore {
                     io::ErrorKind::NotFound
                     | io::ErrorKind::ConnectionRefused
                     | io::ErrorKind::NotADirectory => Ok(None),
+                    io::ErrorKind::PermissionDenied => {
+                        Err(StoreError::OtherUser(directory.to_owned()))
+                    }
                     _ => Err(failed(error)),
                 };
             }
@@ -127,7 +130,7 @@ impl BorrowedStore {
             match self.lender.ask(&LoanRequest::List { after })? {
                 LoanReply::Streams(more) if more.is_empty() => return Ok(streams),
                 LoanReply::Streams(more) => streams.extend(more),
-                _ => return Err(self.lender.broken()),
+                _ => return Err(self.lender.end()),
             }
         }
     }
@@ -171,17 +174,28 @@ impl LenderLink {
         if owner == process { Ok(()) } else { Err(StreamError::Forked { owner, process }) }
     }
 
-    /// Sends a request and waits for the reply.
+    /// Sends a request and waits for the reply. Without it the connection ends: a later request
+    /// would get the reply to this one.
     pub(crate) fn ask(&self, request: &LoanRequest) -> Result<LoanReply, StreamError> {
         self.check_process()?;
         let socket = self.socket.lock();
         let reply = socket.send(&request.encode()).and_then(|()| socket.receive());
+        let reply = reply.ok().and_then(|reply| LoanReply::decode(&reply));
+        if reply.is_none() {
+            socket.end();
+        }
         drop(socket);
-        match reply.ok().and_then(|reply| LoanReply::decode(&reply)) {
+        match reply {
             Some(LoanReply::Refused(text)) => Err(StreamError::Refused(text)),
             Some(reply) => Ok(reply),
             None => Err(self.broken()),
         }
+    }
+
+    /// Ends a connection on which a reply belonged to no request of this process.
+    pub(crate) fn end(&self) -> StreamError {
+        self.socket.lock().end();
+        self.broken()
     }
 
     /// Fails if the owner has ended, or has closed the store.

@@ -9,7 +9,7 @@ use std::{
         unix::fs::PermissionsExt as _,
     },
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use forebay_core::streams::loan::MESSAGE_MAX;
@@ -32,7 +32,11 @@ const BACKLOG: i32 = 64;
 /// One end of a connection. A forked child does not have it: otherwise the connection would outlive
 /// its process.
 #[derive(Debug)]
-pub(crate) struct LoanSocket(Uninherited<OwnedFd>);
+pub(crate) struct LoanSocket {
+    socket: Uninherited<OwnedFd>,
+    /// Longest wait of a call. The owner's end does not wait.
+    timeout: Duration,
+}
 
 /// The process at the other end.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +82,7 @@ pub(crate) fn listen_in(directory: &Path) -> io::Result<Uninherited<OwnedFd>> {
 pub(crate) fn accept_from(listener: &impl AsFd) -> io::Result<Option<LoanSocket>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match Uninherited::new(|| Ok::<_, io::Error>(accept_with(listener, flags)?)) {
-        Ok(socket) => Ok(Some(LoanSocket(socket))),
+        Ok(socket) => Ok(Some(LoanSocket { socket, timeout: Duration::ZERO })),
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             _ => Err(error),
@@ -99,35 +103,57 @@ impl LoanSocket {
         for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
             sockopt::set_socket_timeout(&socket, direction, Some(timeout))?;
         }
-        with_address(directory, |address| connect(&socket, address))?;
-        Ok(Self(socket))
+        let connected = Self { socket, timeout };
+        connected.uninterrupted(|socket| with_address(directory, |to| connect(socket, to)))?;
+        Ok(connected)
+    }
+
+    /// Repeats a call that was interrupted. The completion of a read in an `io_uring` of this thread
+    /// interrupts it, too, without a signal.
+    fn uninterrupted<T>(
+        &self,
+        mut call: impl FnMut(&Uninherited<OwnedFd>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let began = Instant::now();
+        loop {
+            match call(&self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    if !self.timeout.is_zero() && began.elapsed() >= self.timeout {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                done => return done,
+            }
+        }
     }
 
     pub(crate) fn peer(&self) -> io::Result<LoanPeer> {
-        let peer = sockopt::socket_peercred(&self.0)?;
+        let peer = sockopt::socket_peercred(&self.socket)?;
         let is_same_user = peer.uid == rustix::process::geteuid();
         Ok(LoanPeer { process: peer.pid, is_same_user })
     }
 
     /// Ends the connection, also if a forked child has a copy of the socket.
     pub(crate) fn end(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
-        send(&self.0, message, SendFlags::NOSIGNAL)?;
-        Ok(())
+        self.uninterrupted(|socket| Ok(send(socket, message, SendFlags::NOSIGNAL)?)).map(|_| ())
     }
 
     pub(crate) fn send_with(&self, message: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        send_with_fd(&self.0, message, descriptor).map(|_| ())
+        self.uninterrupted(|socket| send_with_fd(socket, message, descriptor)).map(|_| ())
     }
 
     /// The next message; an error of the kind `UnexpectedEof` after the last one.
     pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
         let mut message = vec![MaybeUninit::uninit(); MESSAGE_MAX];
-        let ((bytes, _), _) = recv(&self.0, &mut message[..], RecvFlags::empty())?;
-        if bytes.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.to_vec()) }
+        self.uninterrupted(|socket| {
+            let ((bytes, _), _) = recv(socket, &mut message[..], RecvFlags::empty())?;
+            let is_end = bytes.is_empty();
+            if is_end { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.to_vec()) }
+        })
     }
 
     /// The next message, and the descriptor that came with it.
@@ -135,10 +161,9 @@ impl LoanSocket {
         let mut message = vec![0; MESSAGE_MAX];
         // An owner that refuses a process replies, and closes while a request is on its way. The
         // kernel reports that first, and the reply afterwards.
-        let received = match receive_with_fd(&self.0, &mut message) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                receive_with_fd(&self.0, &mut message)
-            }
+        let mut receive = || self.uninterrupted(|socket| receive_with_fd(socket, &mut message));
+        let received = match receive() {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive(),
             received => received,
         };
         let (length, descriptor) = received?;
@@ -149,6 +174,6 @@ impl LoanSocket {
 
 impl AsFd for LoanSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }

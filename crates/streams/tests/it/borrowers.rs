@@ -5,7 +5,10 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
@@ -346,6 +349,58 @@ fn borrowers_of_a_killed_owner_get_an_error_and_the_next_owner_its_streams() {
     for (block, number) in blocks.zip(0..) {
         assert_eq!(block.unwrap()[..], content(number, LENGTH)[..]);
     }
+}
+
+/// The completion of a read interrupts system calls of the thread that started it.
+#[test]
+fn requests_to_the_owner_go_on_while_reads_complete() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let borrowed = borrow(directory.path());
+    for _ in 0..60 {
+        let blocks = borrowed.open("s", OpenOptions::default()).unwrap().blocks();
+        for (block, number) in blocks.zip(0..) {
+            assert_eq!(block.unwrap()[..], content(number, LENGTH)[..]);
+            assert_eq!(borrowed.list().unwrap().len(), 1);
+        }
+    }
+}
+
+/// Promise 1: a reply that comes too late is not taken for the reply to another request.
+#[test]
+fn a_connection_ends_with_the_first_request_without_a_reply() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    write(&store, "s", CreateOptions::default());
+    let welcome = Bare::connect(directory.path())
+        .ask(&LoanRequest::Hello { version: LOAN_VERSION }.encode())
+        .unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let address = SocketAddrUnix::new(other.path().join("store.sock")).unwrap();
+    rustix::net::bind(&listener, &address).unwrap();
+    rustix::net::listen(&listener, 1).unwrap();
+    let owner = std::thread::spawn(move || {
+        let socket = rustix::net::accept(&listener).unwrap();
+        let mut message = [0; 1024];
+        let mut receive = || rustix::net::recv(&socket, &mut message[..], RecvFlags::empty());
+        receive().unwrap();
+        let device = tempfile::tempfile().unwrap();
+        forebay_shm::send_with_fd(&socket, &welcome.encode(), device.as_fd()).unwrap();
+        receive().unwrap();
+        let late = LoanReply::Streams(Vec::new()).encode();
+        for reply in [&b"\xff"[..], &late] {
+            rustix::net::send(&socket, reply, SendFlags::NOSIGNAL).unwrap();
+        }
+        let _ = receive();
+    });
+    let borrowed = borrow(other.path());
+    for _ in 0..3 {
+        let error = borrowed.list().unwrap_err();
+        assert!(matches!(error, StreamError::OwnerGone(_)), "{error}");
+    }
+    owner.join().unwrap();
 }
 
 /// A bare connection to the owner.
