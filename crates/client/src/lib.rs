@@ -31,7 +31,7 @@ pub use get::ReadInto;
 pub use handshake::{Handle, Next, OpenError, Opening, Welcome, greeted, hello};
 pub use node_health::NodeHealth;
 pub use reader::{Asked, Counts, Reader};
-pub use streams::NodeStreams;
+pub use streams::{NodeStreams, node_of_store};
 pub use train::item_map::{ItemMap, ItemMapError};
 pub use train::job::{CachedShares, Job, JobRun, NextBatch};
 pub use train::reporter::{ManagerLink, ReportOutcome};

@@ -5,12 +5,15 @@
 //! that breaks is an error, never the end of a stream (promise 9): the end is what the node says is
 //! the end, after the number of blocks and bytes that it announced at the beginning.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque, os::unix::fs::FileTypeExt as _, path::Path, process, time::Duration,
+};
 
 use bytes::Bytes;
 use forebay_auth::Credentials;
 use forebay_core::{
     Endpoint,
+    ids::endpoint::EndpointError,
     node::stream_quotas::AccountFacts,
     streams::{BlockNumber, Lifetime, StreamName, catalogue::StreamInfo},
 };
@@ -36,6 +39,17 @@ pub struct NodeStreams {
     credentials: Credentials,
     job: String,
     interrupt: Interrupt,
+}
+
+/// The node that the name of a store means: `tcp://HOST:PORT`, `tls://HOST:PORT`, or the path of a
+/// node's socket. `None` for other names, which are directories.
+pub fn node_of_store(store: &Path) -> std::result::Result<Option<Endpoint>, EndpointError> {
+    let is_socket =
+        || std::fs::metadata(store).is_ok_and(|metadata| metadata.file_type().is_socket());
+    match store.to_str() {
+        Some(text) if text.contains("://") => text.parse().map(Some),
+        _ => Ok(is_socket().then(|| store.into())),
+    }
 }
 
 impl NodeStreams {
@@ -66,6 +80,7 @@ impl NodeStreams {
                     bytes: 0,
                     in_flight: VecDeque::new(),
                     is_open: true,
+                    process: process::id(),
                 });
                 Ok(sink.into())
             }
@@ -88,6 +103,7 @@ impl NodeStreams {
                     next: 0,
                     bytes: 0,
                     has_ended: false,
+                    process: process::id(),
                 });
                 Ok(source.into())
             }
@@ -190,6 +206,8 @@ struct NodeWriter {
     in_flight: VecDeque<u64>,
     /// Whether the node has the handle.
     is_open: bool,
+    /// A forked child has a copy, which must not use the connection.
+    process: u32,
 }
 
 impl NodeWriter {
@@ -251,7 +269,7 @@ impl BlockSink for NodeWriter {
 /// Drops the stream on the node, so that its name is free when this returns.
 impl Drop for NodeWriter {
     fn drop(&mut self) {
-        if self.is_open {
+        if self.is_open && self.process == process::id() {
             self.client.io.set_timeout(CLOSE_TIMEOUT);
             // A refused append leaves the later ones to be answered.
             while !self.in_flight.is_empty() {
@@ -277,6 +295,8 @@ struct NodeReader {
     /// Bytes read so far.
     bytes: u64,
     has_ended: bool,
+    /// A forked child has a copy, which must not use the connection.
+    process: u32,
 }
 
 impl NodeReader {
@@ -336,7 +356,7 @@ impl BlockSource for NodeReader {
 /// Closes the reader on the node, so that its memory is free when this returns.
 impl Drop for NodeReader {
     fn drop(&mut self) {
-        if self.has_ended {
+        if self.has_ended || self.process != process::id() {
             return;
         }
         self.client.io.set_timeout(CLOSE_TIMEOUT);

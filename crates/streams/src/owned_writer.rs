@@ -68,7 +68,7 @@ impl OwnedWriter {
         self.commit_async(reservation, bytes.len()).await
     }
 
-    /// Reserves memory for a block, to be filled in place. Waits for memory that other writers hold.
+    /// Reserves memory for a block, to be filled in place. Waits for memory of other writers.
     pub(crate) async fn reserve_async(&self, length: usize) -> Result<Reservation, StreamError> {
         self.check_length(length)?;
         let buffer = self.shared.memory.take(Reservation::memory(length)).await;

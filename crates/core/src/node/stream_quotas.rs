@@ -33,7 +33,7 @@ pub const READER_DEPTH: u32 = 2;
 /// Separates the account from the name. A tenant's name has no slash.
 const SEPARATOR: char = '/';
 
-/// Who is charged for a stream: a tenant, or `None` for the owner of the node.
+/// What a stream is charged to: a tenant, or `None` for the owner of the node.
 pub type Account = Option<TenantId>;
 
 /// The budget of an account.

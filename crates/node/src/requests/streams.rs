@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::{
+    ByteSize,
     node::{
         claims::Holder,
         stream_quotas::{Account, QuotaError, READER_DEPTH, StreamQuotas},
@@ -384,7 +385,9 @@ async fn seal(
     };
     match stream.writer.seal_async().await {
         Ok(info) => {
-            let record = StreamStore::entry_size(RECORD_LENGTH);
+            let has_record = info.lifetime.is_durable();
+            let record =
+                if has_record { StreamStore::entry_size(RECORD_LENGTH) } else { ByteSize::ZERO };
             let sealed = |quotas: &mut StreamQuotas| {
                 quotas.on_sealed(client.account, &names.name, record);
             };
