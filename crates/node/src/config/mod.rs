@@ -321,7 +321,7 @@ mod tests {
         assert!(error("claim_lease = \"2s\"\n\ncapacity = ").contains("line 3"));
         assert!(error("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(error("claim_lease = \"1h\"").contains("ms, s or min"));
-        assert!(error("streams = \"1MB\"").contains("`streams` is 1 MB; give at least 64 MiB"));
+        assert!(error("streams = \"1MB\"").contains("`streams` is 1.00 MB; give at least 64 MiB"));
         assert!(error("connection_memory = \"1MiB\"").contains("`connection_memory` is"));
         assert!(error("max_connections = 0").contains("between 1 and 65536"));
         assert!(
