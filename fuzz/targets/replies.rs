@@ -3,10 +3,17 @@
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::node::presence::{KnownPresence, PresenceUpdate};
+use forebay_core::{
+    node::presence::{KnownPresence, PresenceUpdate},
+    streams::{
+        Lifetime, StreamName,
+        catalogue::{StreamInfo, StreamState},
+    },
+};
 use forebay_fuzz::seed;
 use forebay_wire::{
     ClaimAnswer, ErrorCode, GetAnswer, HEADER_SIZE, Header, OpenAnswer, Refusal, Reply, ShmRange,
+    StreamReply,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -24,6 +31,19 @@ fuzz_target!(
         seed("presence", &Reply::Presence { version: 9, update }.encode(6).to_bytes());
         let counters = vec![("hits".to_owned(), 7), ("misses".to_owned(), 9)];
         seed("stats", &Reply::Stats { counters }.encode(4).to_bytes());
+        let name = StreamName::new("stream").expect("a name");
+        let info = StreamInfo {
+            family: name.clone(),
+            name,
+            lifetime: Lifetime::Kept,
+            state: StreamState::Sealed,
+            blocks: 2,
+            bytes: 5,
+            readers: 1,
+            lost: vec![0..1],
+        };
+        let list = StreamReply::List { streams: vec![info; 2], is_last: true };
+        seed("stream_list", &Reply::Stream(list).encode(7).to_bytes());
         let refusal = Refusal { code: ErrorCode::NoSpace, text: "full".to_owned() };
         seed("error", &Reply::Error(refusal).encode(5).to_bytes());
     },

@@ -2,9 +2,14 @@
 #![no_main]
 
 use bytes::Bytes;
-use forebay_core::{BlobOrdinal, Namespace};
+use forebay_core::{
+    BlobOrdinal, Namespace,
+    streams::{BlockNumber, Lifetime},
+};
 use forebay_fuzz::seed;
-use forebay_wire::{BlobLength, BlobRange, HEADER_SIZE, Header, Request, SentToken};
+use forebay_wire::{
+    BlobLength, BlobRange, HEADER_SIZE, Header, Request, SentToken, StreamRequest,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(
@@ -26,6 +31,12 @@ fuzz_target!(
         let named = BlobLength { address: namespace.address(b"x"), length: 1 };
         let select = Request::SelectByAddress { namespace: namespace.id(), blobs: vec![named; 3] };
         seed("select_by_address", &select.encode(6).to_bytes());
+        let (name, lifetime) = ("stream".to_owned(), Lifetime::Kept);
+        let create = Request::Stream(StreamRequest::Create { name, lifetime });
+        seed("stream_create", &create.encode(7).to_bytes());
+        let (block, bytes) = (BlockNumber(3), payload.clone());
+        let append = StreamRequest::Append { handle: 0, block, payload: bytes };
+        seed("stream_append", &Request::Stream(append).encode(8).to_bytes());
         seed("put", &Request::Put { handle: 0, blob, offset: 0, payload }.encode(4).to_bytes());
     },
     |data: &[u8]| {

@@ -267,16 +267,23 @@ class Reader:
 
 
 class Store:
-    """Streams in one file on local flash.
+    """Streams in one file on local flash, or on a node.
 
     The first process that opens a store owns it. Other processes of the same user that open it, and
     forked children, borrow: they read its sealed streams, without a copy and without a thread. They
     get an error when the owner ends.
 
+    A node keeps streams for its owner and for tenants with a budget (``streams`` in its
+    configuration). It has names of its own for each of them. There are no families there, no
+    ``follow``, and no ``full="wait"``; ``"process"`` is until the node stops. Each writer and each
+    reader has a connection of its own. Tokens and certificates are those of the environment, such
+    as ``FOREBAY_TOKEN_FILE``.
+
     Parameters
     ----------
     directory
-        Directory of the store, on a file system with direct I/O. It is created with mode 0700.
+        Directory of the store, on a file system with direct I/O. It is created with mode 0700. Or
+        a node: ``"tcp://HOST:PORT"``, ``"tls://HOST:PORT"``, or the path of its socket.
     capacity
         Size of the file, which is reserved at once: bytes, or a string such as ``"50GB"``. None
         opens a store that exists, with the capacity that it has.

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import pytest
 
@@ -757,3 +758,47 @@ def test_signal_handlers_run_during_a_wait(store: Store) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert seen == [signal.SIGALRM]
+
+
+def test_streams_on_a_node_are_those_of_a_store(tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text('capacity = "64MB"\nstreams = "64MiB"\n')
+    options = ["--config", str(tmp_path / "forebay.toml")]
+    with harness.node(tmp_path / "node", *options):
+        store = Store(tmp_path / "node" / "node.sock")
+        assert not store.is_owner
+        long = random_array("<f8", (1_500_000,))
+        with store.create("arrays", lifetime="kept") as writer:
+            writer.append(long)
+        parts = list(store.open("arrays").arrays())
+        assert len(parts) > 1 and same(np.concatenate(parts), long)
+        with store.create("bytes") as writer:
+            writer.append(b"spilled")
+        with store.open("bytes") as reader:
+            assert b"".join(reader.bytes()) == b"spilled"
+        # A stream with a table comes back as a table.
+        with store.create("table") as writer:
+            writer.append(Table(1000))
+        batches = list(store.open("table", consume=True))
+        assert np.concatenate([batch["x"] for batch in batches]).tolist() == list(range(1000))
+        assert [info.name for info in store.list()] == ["arrays", "bytes"]
+        assert store.facts()["capacity_bytes"] == 64 << 20
+
+        with pytest.raises(RuntimeError, match="stop"), store.create("dropped") as writer:
+            writer.append(b"half")
+            raise RuntimeError("stop")
+        with pytest.raises(StoreFull, match="budget of 64 MiB"), store.create("full") as writer:
+            for _ in range(20):
+                writer.append(bytes(4_000_000))
+        store.destroy("arrays")
+        with pytest.raises(StreamError, match='no stream "arrays"'):
+            store.open("arrays")
+        for refused in (
+            lambda: store.family("f"),
+            lambda: store.create("w", full="wait"),
+            lambda: store.open("bytes", follow=True),
+        ):
+            with pytest.raises(StreamError, match="a node has no"):
+                refused()
+        assert [info.name for info in store.list()] == ["bytes"]
+    with pytest.raises(ValueError, match="capacity is for directories"):
+        Store("tcp://localhost:1", "1GB")

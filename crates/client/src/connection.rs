@@ -78,6 +78,11 @@ impl Client {
         self.welcome.lease
     }
 
+    /// The version of the protocol that both sides support.
+    pub(crate) fn version(&self) -> u16 {
+        self.welcome.version
+    }
+
     /// Opens a dataset: proves possession of its blob table, or uploads it.
     pub fn open(&mut self, digest: &Digest) -> Result<Handle> {
         let (mut opening, mut request) = Opening::begin(digest)?;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use forebay_auth::{Credentials, in_words};
 use forebay_core::{Endpoint, cluster::backoff::Failure};
 use forebay_shm::receive_with_fd;
-use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply, ShmRange};
+use forebay_wire::{Frame, GetAnswer, HEADER_SIZE, Header, Reply, ShmRange, StreamReply};
 
 use crate::{
     ClientEnvironment, ClientError, Result,
@@ -45,6 +45,15 @@ pub(crate) fn is_tls_required(socket: &Socket, bytes: &[u8]) -> bool {
 pub(crate) fn failed(socket: &mut Socket, error: io::Error) -> ClientError {
     let why = in_words(&error).or_else(|| socket.tls_alert().and_then(|error| in_words(&error)));
     why.map_or_else(|| broken(error), ClientError::Tls)
+}
+
+/// A reply about streams.
+#[derive(Debug)]
+pub(crate) enum StreamFrame {
+    /// A block of this length follows.
+    Block { length: usize },
+    /// Another reply.
+    Reply(Reply),
 }
 
 /// A socket that carries frames.
@@ -209,7 +218,26 @@ impl FrameIo {
         })
     }
 
-    /// Reads the payload that [`FrameIo::get_reply`] announced.
+    /// The reply to a request about streams. The payload of a block is left to be read.
+    pub fn stream_reply(&mut self, id: u64) -> Result<StreamFrame> {
+        const FIELDS: usize = StreamReply::BLOCK_FIELDS;
+        self.guarded(|io| {
+            let header = io.header(id, Duration::ZERO)?;
+            if !Reply::is_stream(&header) || header.body_size < FIELDS {
+                return io.body(&header).map(StreamFrame::Reply);
+            }
+            let mut body = vec![0; FIELDS];
+            io.fill(&mut body, Duration::ZERO)?;
+            if StreamReply::is_block(&body) {
+                return Ok(StreamFrame::Block { length: header.body_size - FIELDS });
+            }
+            body.resize(header.body_size, 0);
+            io.fill(&mut body[FIELDS..], Duration::ZERO)?;
+            Ok(StreamFrame::Reply(Reply::decode(&header, &body.into())?))
+        })
+    }
+
+    /// Reads the payload that [`FrameIo::get_reply`] or [`FrameIo::stream_reply`] announced.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
         self.guarded(|io| io.fill(bytes, Duration::ZERO))
     }

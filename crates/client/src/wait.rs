@@ -63,6 +63,11 @@ struct Ping {
 }
 
 impl WaitPolicy {
+    /// Waits until the reply, the timeout or an interrupt.
+    pub fn interruptible(interrupt: &Interrupt) -> Self {
+        Self { interrupt: interrupt.clone(), ping: None }
+    }
+
     /// Waits until the reply, the timeout or an interrupt. All `peers` are pinged over other
     /// connections while `endpoint`, one of them, is silent. The wait ends when `endpoint` does not
     /// answer: it is hung.

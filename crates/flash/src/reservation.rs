@@ -121,6 +121,13 @@ impl FilledEntry {
     }
 }
 
+/// The payload.
+impl AsRef<[u8]> for FilledEntry {
+    fn as_ref(&self) -> &[u8] {
+        self.payload()
+    }
+}
+
 fn payload_offset(length: usize) -> usize {
     in_memory(EntryShape::of(length as u64).payload())
 }

@@ -18,7 +18,7 @@ use crate::{
     environment::Environment,
     ops::{self, health::Health},
     requests::{access::Access, service::NodeService},
-    store::blob_store::BlobStore,
+    store::{blob_store::BlobStore, stream_store::StreamStore},
 };
 
 /// A node that is ready to serve.
@@ -51,9 +51,12 @@ impl Server {
         }
         let environment = Environment::of_this_machine();
         let (store_config, entropy) = (config.clone(), environment.entropy.clone());
-        let open = move || BlobStore::open(&store_config, entropy);
-        let blobs = tokio::task::spawn_blocking(open).await??;
-        let node = NodeService::new(blobs, config, access, environment)?;
+        let open = move || {
+            let blobs = BlobStore::open(&store_config, entropy)?;
+            anyhow::Ok((blobs, StreamStore::open(&store_config)?))
+        };
+        let (blobs, streams) = tokio::task::spawn_blocking(open).await??;
+        let node = NodeService::new(blobs, streams, config, access, environment)?;
         let tcp = match config.listen {
             Some(address) => Some(TcpAcceptor::bind(address, tls).await?),
             None => None,

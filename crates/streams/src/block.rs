@@ -1,4 +1,4 @@
-//! Blocks: views of a reader's slots.
+//! Blocks: views of a reader's slots, or memory of their own.
 
 use std::ops::Deref;
 
@@ -10,12 +10,21 @@ use crate::of_process::OfProcess;
 
 /// A block of a stream. It is valid until it is dropped, in any thread; its slot then returns to
 /// its reader. The bytes begin at a multiple of 64. A forked child has a copy of the block, and
-/// never returns the slot.
+/// never returns the slot. A block from elsewhere has memory of its own.
 #[derive(Debug, Clone)]
 pub struct Block {
-    pub(crate) bytes: OfProcess<View>,
+    pub(crate) bytes: BlockBytes,
     pub(crate) number: BlockNumber,
     pub(crate) outside: bool,
+}
+
+/// Where the bytes of a block are.
+#[derive(Debug, Clone)]
+pub(crate) enum BlockBytes {
+    /// In a slot of its reader.
+    Slot(OfProcess<View>),
+    /// In memory of its own, which begins at a multiple of 64.
+    Own(Bytes),
 }
 
 impl Block {
@@ -39,7 +48,10 @@ impl Deref for Block {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            BlockBytes::Slot(view) => view,
+            BlockBytes::Own(bytes) => bytes,
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 
 use crate::{
-    block::Block,
+    block::{Block, BlockBytes},
     borrowed_store::LenderLink,
     error::StreamError,
     of_process::OfProcess,
@@ -243,7 +243,11 @@ impl BorrowedReader {
         let verified = read.verify().ok().filter(|read| read.tag == self.stream.number.0);
         let Some(verified) = verified else { return Err(self.lost(block)) };
         self.bytes += verified.bytes.len() as u64;
-        Ok(Block { bytes: OfProcess::new(verified.bytes), number: block, outside })
+        Ok(Block {
+            bytes: BlockBytes::Slot(OfProcess::new(verified.bytes)),
+            number: block,
+            outside,
+        })
     }
 
     /// Why a block is not what was written: the owner knows whether the stream was destroyed.

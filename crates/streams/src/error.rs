@@ -98,4 +98,14 @@ pub enum StreamError {
     Lending(#[from] LendingError),
     #[error("{0}")]
     Refused(String),
+    /// A node refused because a budget or its device is full.
+    #[error("{0}")]
+    RefusedFull(String),
+    /// A node refused because blocks are lost.
+    #[error("{0}")]
+    RefusedLost(String),
+    #[error("{0}: the stream was not read or written completely; try again")]
+    ConnectionLost(String),
+    #[error("interrupted")]
+    Interrupted,
 }

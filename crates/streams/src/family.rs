@@ -11,6 +11,7 @@ use crate::{
     block_on::block_on,
     error::StreamError,
     of_process::OfProcess,
+    owned_writer::OwnedWriter,
     shared::Shared,
     writer::{FullPolicy, Writer},
 };
@@ -28,7 +29,7 @@ impl Family {
     /// Creates a stream in this family.
     pub fn create(&self, name: &str, full: FullPolicy) -> Result<Writer, StreamError> {
         self.shared.check_process()?;
-        Writer::create(&self.shared, name, self.id, full)
+        OwnedWriter::create(&self.shared, name, self.id, full).map(Writer::from)
     }
 
     /// The lifetime of its streams.

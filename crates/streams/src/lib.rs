@@ -7,6 +7,8 @@
 //!   a slot.
 //! - [`arrow`] writes and reads record batches; reading them copies nothing.
 //! - [`BorrowedStore`] reads the sealed streams of a store that another process owns.
+//! - [`BlockSource`] and [`BlockSink`] are streams elsewhere, such as on a node, behind the same
+//!   [`Reader`] and [`Writer`].
 //! - [`Family`] is streams of one lifetime, which share regions and end in one step.
 //!
 //! Every call that waits has two forms: `append` blocks the thread and needs no runtime,
@@ -24,6 +26,7 @@ mod lender;
 mod loan_socket;
 mod of_process;
 mod owned_reader;
+mod owned_writer;
 mod reader;
 mod recovery;
 mod removal;
@@ -37,6 +40,6 @@ pub use block_on::{block_on, block_on_unless};
 pub use borrowed_store::BorrowedStore;
 pub use error::{StoreError, StreamError};
 pub use family::Family;
-pub use reader::{OpenOptions, Reader, WhenHeld};
+pub use reader::{BlockSource, OpenOptions, Reader, WhenHeld};
 pub use store::{OpenedStore, Store, StoreConfig, StoreFacts};
-pub use writer::{CreateOptions, FullPolicy, Writer};
+pub use writer::{BlockSink, CreateOptions, FullPolicy, Writer};

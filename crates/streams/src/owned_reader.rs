@@ -32,7 +32,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 
 use crate::{
-    block::Block,
+    block::{Block, BlockBytes},
     error::StreamError,
     of_process::OfProcess,
     reader::{OpenOptions, WhenHeld},
@@ -243,7 +243,11 @@ impl OwnedReader {
         {
             reader.shared.release(reader.group, ordinal);
         }
-        Ok(Block { bytes: OfProcess::new(verified.bytes), number: block, outside })
+        Ok(Block {
+            bytes: BlockBytes::Slot(OfProcess::new(verified.bytes)),
+            number: block,
+            outside,
+        })
     }
 
     /// The last block has been handed out. A consumed stream is destroyed.

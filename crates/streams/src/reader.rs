@@ -1,10 +1,16 @@
-//! Readers: the blocks of a stream in order, from a store of this process or a borrowed one.
+//! Readers: the blocks of a stream in order, from a store of this process, a borrowed one, or from
+//! elsewhere, such as a node.
 
+use arrow_buffer::MutableBuffer;
+use bytes::Bytes;
 use forebay_core::streams::{BlockNumber, StreamName};
 use futures::Stream;
 
 use crate::{
-    block::Block, block_on::block_on, borrowed_reader::BorrowedReader, error::StreamError,
+    block::{Block, BlockBytes},
+    block_on::block_on,
+    borrowed_reader::BorrowedReader,
+    error::StreamError,
     owned_reader::OwnedReader,
 };
 
@@ -40,6 +46,18 @@ impl Default for OpenOptions {
     }
 }
 
+/// Where blocks come from that this process does not read itself, such as a node. Calls block.
+pub trait BlockSource: Send + Sync {
+    /// The stream's name.
+    fn name(&self) -> &StreamName;
+
+    /// Length of the next block; `None` after the last one, if the stream is complete.
+    fn next_length(&mut self) -> Result<Option<usize>, StreamError>;
+
+    /// Reads that block, which has as many bytes.
+    fn read(&mut self, into: &mut [u8]) -> Result<(), StreamError>;
+}
+
 /// A reader of a stream. Several readers have positions and slots of their own.
 pub struct Reader {
     source: Source,
@@ -49,6 +67,25 @@ pub struct Reader {
 enum Source {
     Owned(OwnedReader),
     Borrowed(Box<BorrowedReader>),
+    Remote(RemoteReader),
+}
+
+struct RemoteReader {
+    source: Box<dyn BlockSource>,
+    position: BlockNumber,
+}
+
+impl RemoteReader {
+    fn next(&mut self) -> Result<Option<Block>, StreamError> {
+        let Some(length) = self.source.next_length()? else { return Ok(None) };
+        // Begins at a multiple of 64 bytes, for Arrow.
+        let mut buffer = MutableBuffer::from_len_zeroed(length);
+        self.source.read(buffer.as_slice_mut())?;
+        let bytes = BlockBytes::Own(Bytes::from_owner(arrow_buffer::Buffer::from(buffer)));
+        let number = self.position;
+        self.position = BlockNumber(number.0 + 1);
+        Ok(Some(Block { bytes, number, outside: true }))
+    }
 }
 
 impl From<OwnedReader> for Reader {
@@ -63,12 +100,20 @@ impl From<BorrowedReader> for Reader {
     }
 }
 
+impl From<Box<dyn BlockSource>> for Reader {
+    fn from(source: Box<dyn BlockSource>) -> Self {
+        let remote = RemoteReader { source, position: BlockNumber(0) };
+        Self { source: Source::Remote(remote), has_failed: false }
+    }
+}
+
 impl Reader {
     /// The stream's name.
     pub fn name(&self) -> &StreamName {
         match &self.source {
             Source::Owned(reader) => reader.name(),
             Source::Borrowed(reader) => reader.name(),
+            Source::Remote(reader) => reader.source.name(),
         }
     }
 
@@ -77,6 +122,7 @@ impl Reader {
         match &self.source {
             Source::Owned(reader) => reader.position(),
             Source::Borrowed(reader) => reader.position(),
+            Source::Remote(reader) => reader.position,
         }
     }
 
@@ -86,12 +132,13 @@ impl Reader {
         block_on(self.next_async())
     }
 
-    /// [`Reader::next`] as a future. Dropping it loses no block. The reader of a borrowed store has
-    /// no thread that could wake the future, so it waits for the device when it is polled.
+    /// [`Reader::next`] as a future. Dropping it loses no block. The reader of a borrowed store, or
+    /// of a node, has no thread that could wake the future, so it waits when it is polled.
     pub async fn next_async(&mut self) -> Option<Result<Block, StreamError>> {
         let block = match &mut self.source {
             Source::Owned(reader) => reader.next_async().await,
             Source::Borrowed(reader) => reader.next_async().await,
+            Source::Remote(reader) => reader.next().transpose(),
         };
         self.has_failed |= matches!(block, Some(Err(_)));
         block

@@ -2,13 +2,14 @@
 
 use std::{
     path::PathBuf,
+    pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use forebay_core::{
     ByteSize,
-    streams::{Lifetime, StreamName, catalogue::StreamInfo},
+    streams::{Lifetime, StreamName, catalogue::StreamInfo, record::parse_family_group_name},
 };
 use forebay_flash::{
     DeviceConfig, FlashConfig, RequestError,
@@ -17,8 +18,9 @@ use forebay_flash::{
     io::Backend,
     open_engine,
     reservation::{Reservation, STREAM_BLOCK, stream_block_length},
-    shard::Settings,
+    shard::{Settings, ShardAnswer, ShardRequest},
 };
+use futures::future::select;
 
 use crate::{
     block_on::{block_on, block_on_for},
@@ -28,6 +30,7 @@ use crate::{
     lender::{Lender, LenderCall},
     of_process::OfProcess,
     owned_reader::{OwnedReader, slot_length},
+    owned_writer::OwnedWriter,
     reader::{OpenOptions, Reader},
     recovery::recover,
     shared::{Clock, Shared},
@@ -117,6 +120,14 @@ impl StoreConfig {
         let lender = Lender::listen(call, &store.shared, &self.directory, &device.path);
         let lender = lender.map_err(not_lent)?;
         Ok(Store { lender: Some(OfProcess::new(Arc::new(lender))), ..store })
+    }
+
+    /// The smallest memory with which a store of this capacity has room for `slots` slots of
+    /// readers.
+    pub fn memory_for(capacity: ByteSize, slots: u64) -> ByteSize {
+        let slot = slot_length(stream_block_length(region_size(capacity))) as u64;
+        let read = INDEX_MEMORY + slots.max(4) * slot;
+        ByteSize((read + ENGINE_MEMORY + 2 * slot).max(read.div_ceil(3) * 4))
     }
 
     /// Opens the store, or borrows it from the process that has it open.
@@ -223,11 +234,11 @@ impl Store {
         let family = StreamName::new(name)?;
         self.collect_expired();
         let family = self.shared.add_family(family, options.lifetime, true)?;
-        let writer = Writer::create(&self.shared, name, family, options.full);
+        let writer = OwnedWriter::create(&self.shared, name, family, options.full);
         if writer.is_err() {
             self.shared.drop_empty_family(family);
         }
-        writer
+        writer.map(Writer::from)
     }
 
     /// Creates a family: streams of one lifetime that share regions.
@@ -243,6 +254,12 @@ impl Store {
         // A device thread ends the last reads of a closed reader. A simulated engine has none.
         let waits = self.lender.is_some();
         OwnedReader::open(&self.shared, name, options, waits).map(Reader::from)
+    }
+
+    /// [`Store::open`] without a wait for the memory that closed readers are about to return.
+    pub fn try_open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
+        self.check_process()?;
+        OwnedReader::open(&self.shared, name, options, false).map(Reader::from)
     }
 
     /// Fails in a forked child, in which no other call of this store may be used.
@@ -266,6 +283,42 @@ impl Store {
         let id = self.shared.begin_destroy(&name)?;
         self.shared.readers_closed(id).await;
         self.shared.remove(id, &name).await
+    }
+
+    /// Destroys a stream. Waits for its readers until `deadline` completes; then they get an error.
+    pub async fn destroy_until(
+        &self,
+        name: &str,
+        deadline: impl Future<Output = ()>,
+    ) -> Result<(), StreamError> {
+        self.check_process()?;
+        let name = StreamName::new(name)?;
+        let id = self.shared.begin_destroy(&name)?;
+        select(pin!(self.shared.readers_closed(id)), pin!(deadline)).await;
+        self.shared.remove(id, &name).await
+    }
+
+    /// The stream of this name.
+    pub fn find(&self, name: &StreamName) -> Option<StreamInfo> {
+        let catalogue = self.shared.catalogue.lock();
+        catalogue.find(name).and_then(|id| catalogue.info(id))
+    }
+
+    /// Size of a region of the device.
+    pub fn region_size(&self) -> ByteSize {
+        ByteSize(self.shared.engine.geometry().region_size)
+    }
+
+    /// The number of regions that each family takes, by the family's name.
+    pub async fn regions(&self) -> Result<Vec<(StreamName, u64)>, RequestError> {
+        let ShardAnswer::Groups(groups) = self.shared.request(ShardRequest::Groups).await? else {
+            unreachable!("Groups is answered with a list")
+        };
+        let families = groups.iter().filter_map(|group| {
+            let (_, name) = parse_family_group_name(&group.name)?;
+            Some((name, group.regions as u64))
+        });
+        Ok(families.collect())
     }
 
     /// The streams, by name.
@@ -310,7 +363,7 @@ impl Store {
     }
 
     /// Destroys streams whose lease has ended and that have no reader.
-    fn collect_expired(&self) {
+    pub fn collect_expired(&self) {
         let expired = self.shared.catalogue.lock().expired((self.shared.clock)());
         for name in expired {
             let destroyed = self.shared.catalogue.lock().destroy(&name);

@@ -1,23 +1,13 @@
-//! Writers: blocks are appended, or filled in place, and the stream is sealed.
+//! Writers: blocks are appended, or filled in place, and the stream is sealed. The stream is in a
+//! store of this process, or elsewhere, such as on a node.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::sync::Arc;
 
-use forebay_core::{
-    ByteSize,
-    streams::{
-        FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
-        catalogue::{CatalogueError, StreamInfo},
-        record::{RECORD_TAG, Record, missing},
-    },
-};
-use forebay_flash::{
-    RequestError,
-    index::GroupId,
-    reservation::{FilledEntry, Reservation},
-    shard::{EntryName, ShardAnswer, ShardRequest},
-};
+use bytes::Bytes;
+use forebay_core::streams::{Lifetime, StreamName, catalogue::StreamInfo};
+use forebay_flash::{buffers::BufferPool, reservation::Reservation};
 
-use crate::{block_on::block_on, error::StreamError, of_process::OfProcess, shared::Shared};
+use crate::{block_on::block_on, error::StreamError, owned_writer::OwnedWriter};
 
 /// What a writer does when the store is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,45 +34,57 @@ impl Default for CreateOptions {
     }
 }
 
+/// Where blocks go that are not written by this process, such as to a node. Calls block. A sink
+/// that is dropped drops its stream, unless that is sealed.
+pub trait BlockSink: Send + Sync {
+    /// The stream's name.
+    fn name(&self) -> &StreamName;
+
+    /// Longest block.
+    fn block_length(&self) -> u64;
+
+    /// Appends a block. After an error, the stream can only be dropped.
+    fn append(&mut self, block: Bytes) -> Result<(), StreamError>;
+
+    /// Seals the stream.
+    fn seal(self: Box<Self>) -> Result<StreamInfo, StreamError>;
+}
+
 /// The writer of a stream. A stream whose writer is dropped before the seal is gone.
-pub struct Writer {
-    shared: OfProcess<Arc<Shared>>,
-    id: StreamId,
-    name: StreamName,
-    family: FamilyId,
-    group: GroupId,
-    number: StreamNumber,
-    full: FullPolicy,
-    is_sealed: bool,
+pub struct Writer(Destination);
+
+enum Destination {
+    Owned(OwnedWriter),
+    Remote(Box<dyn BlockSink>),
+}
+
+impl From<OwnedWriter> for Writer {
+    fn from(writer: OwnedWriter) -> Self {
+        Self(Destination::Owned(writer))
+    }
+}
+
+impl From<Box<dyn BlockSink>> for Writer {
+    fn from(sink: Box<dyn BlockSink>) -> Self {
+        Self(Destination::Remote(sink))
+    }
 }
 
 impl Writer {
-    pub(crate) fn create(
-        shared: &Arc<Shared>,
-        name: &str,
-        family: FamilyId,
-        full: FullPolicy,
-    ) -> Result<Self, StreamError> {
-        let name = StreamName::new(name)?;
-        let gone = || StreamError::Catalogue(CatalogueError::FamilyGone(name.to_string()));
-        let group = shared.group(family).ok_or_else(gone)?;
-        let (id, number) = {
-            let mut catalogue = shared.catalogue.lock();
-            let id = catalogue.create(name.clone(), family)?;
-            (id, catalogue.place(id).expect("just created").1)
-        };
-        let shared = OfProcess::new(Arc::clone(shared));
-        Ok(Self { shared, id, name, family, group, number, full, is_sealed: false })
-    }
-
     /// The stream's name.
     pub fn name(&self) -> &StreamName {
-        &self.name
+        match &self.0 {
+            Destination::Owned(writer) => writer.name(),
+            Destination::Remote(sink) => sink.name(),
+        }
     }
 
     /// Longest block of the store.
     pub fn block_length(&self) -> u64 {
-        self.shared.block_length
+        match &self.0 {
+            Destination::Owned(writer) => writer.block_length(),
+            Destination::Remote(sink) => sink.block_length(),
+        }
     }
 
     /// Appends a block. The bytes are copied once.
@@ -92,9 +94,13 @@ impl Writer {
 
     /// [`Writer::append`] as a future.
     pub async fn append_async(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
-        let entry = self.reserve_async(bytes.len()).await?.fill(bytes);
-        self.shared.counts.copied_in.fetch_add(bytes.len() as u64, Relaxed);
-        self.commit_entry(entry).await
+        match &mut self.0 {
+            Destination::Owned(writer) => writer.append_async(bytes).await,
+            Destination::Remote(sink) => {
+                check_length(sink.as_ref(), bytes.len())?;
+                sink.append(Bytes::copy_from_slice(bytes))
+            }
+        }
     }
 
     /// Reserves memory for a block of up to `length` bytes, to be filled in place. Waits for memory
@@ -105,16 +111,18 @@ impl Writer {
 
     /// [`Writer::reserve`] as a future.
     pub async fn reserve_async(&self, length: usize) -> Result<Reservation, StreamError> {
-        self.check_length(length)?;
-        let buffer = self.shared.memory.take(Reservation::memory(length)).await;
-        Ok(Reservation::on(buffer, length))
+        match &self.0 {
+            Destination::Owned(writer) => writer.reserve_async(length).await,
+            Destination::Remote(sink) => reserve_own(sink.as_ref(), length),
+        }
     }
 
     /// Reserves memory without waiting. `None` if there is none now.
     pub fn try_reserve(&self, length: usize) -> Result<Option<Reservation>, StreamError> {
-        self.check_length(length)?;
-        let buffer = self.shared.memory.try_take(Reservation::memory(length));
-        Ok(buffer.map(|buffer| Reservation::on(buffer, length)))
+        match &self.0 {
+            Destination::Owned(writer) => writer.try_reserve(length),
+            Destination::Remote(sink) => reserve_own(sink.as_ref(), length).map(Some),
+        }
     }
 
     /// Appends the first `length` bytes of a reservation as a block, without a copy.
@@ -128,51 +136,9 @@ impl Writer {
         reservation: Reservation,
         length: usize,
     ) -> Result<(), StreamError> {
-        self.commit_entry(reservation.finish(length)).await
-    }
-
-    async fn commit_entry(&mut self, mut entry: FilledEntry) -> Result<(), StreamError> {
-        self.shared.check_process()?;
-        let length = entry.length();
-        let gone = || StreamError::Destroyed(self.name.to_string());
-        let ordinal = self.shared.catalogue.lock().next_ordinal(self.family).ok_or_else(gone)?;
-        let mut uncounted =
-            Uncounted { shared: &self.shared, group: self.group, ordinal, is_counted: false };
-        while let Some(rejected) = self.try_commit(ordinal, entry).await? {
-            entry = rejected;
-            self.shared.request(ShardRequest::AwaitSpace).await.map_err(|e| self.failed(e))?;
-        }
-        let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length);
-        if !added? {
-            return Err(StreamError::Destroyed(self.name.to_string()));
-        }
-        uncounted.is_counted = true;
-        self.shared.notify_followers(self.id, false);
-        Ok(())
-    }
-
-    /// Commits an entry once. Returns it if the writer has to wait for space.
-    async fn try_commit(
-        &self,
-        ordinal: u64,
-        entry: FilledEntry,
-    ) -> Result<Option<FilledEntry>, StreamError> {
-        let (group, tag) = (self.group, self.number.0);
-        let name = EntryName::Ordinal(group, ordinal);
-        let commit = ShardRequest::Commit { group, name, tag, entry };
-        match self.shared.request(commit).await {
-            Ok(ShardAnswer::NotCommitted { error: RequestError::NoSpace, entry }) => {
-                match self.full {
-                    FullPolicy::Wait => Ok(Some(entry)),
-                    FullPolicy::Error => Err(StreamError::Full {
-                        stream: self.name.to_string(),
-                        needed: ByteSize(entry.length()),
-                        capacity: self.shared.capacity(),
-                    }),
-                }
-            }
-            Ok(ShardAnswer::NotCommitted { error, .. }) | Err(error) => Err(self.failed(error)),
-            Ok(_) => Ok(None),
+        match &mut self.0 {
+            Destination::Owned(writer) => writer.commit_async(reservation, length).await,
+            Destination::Remote(sink) => sink.append(Bytes::from_owner(reservation.finish(length))),
         }
     }
 
@@ -183,82 +149,24 @@ impl Writer {
     }
 
     /// [`Writer::seal`] as a future.
-    pub async fn seal_async(mut self) -> Result<StreamInfo, StreamError> {
-        self.shared.check_process()?;
-        let now_ms = (self.shared.clock)();
-        let sealed = {
-            let mut catalogue = self.shared.catalogue.lock();
-            let lifetime = catalogue.lifetime(self.family);
-            catalogue.seal_record(self.id, now_ms).zip(lifetime)
-        };
-        let destroyed = || StreamError::Destroyed(self.name.to_string());
-        let (record, lifetime) = sealed.ok_or_else(destroyed)?;
-        let runs = record.runs.clone();
-        if lifetime.is_durable() {
-            let sync = || self.shared.request(ShardRequest::Sync { group: self.group });
-            // The record is written after all blocks are durable, so that it is never found
-            // without them after a crash.
-            sync().await.map_err(|error| self.failed(error))?;
-            let (tag, record) = (self.number.0 | RECORD_TAG, Record::Sealed(record).encode());
-            let appended = self.shared.append_record(self.family, self.group, tag, record).await;
-            let ordinal = appended.map_err(|error| self.failed(error))?;
-            self.shared.catalogue.lock().on_record(self.id, ordinal);
-            sync().await.map_err(|error| self.failed(error))?;
-        }
-        let group = Some(self.group);
-        let lost = missing(&runs, |ordinal| self.shared.is_there(group, ordinal));
-        if !lost.is_empty() {
-            let name = self.name.to_string();
-            return Err(CatalogueError::Lost { name, lost }.into());
-        }
-        let info = {
-            let mut catalogue = self.shared.catalogue.lock();
-            catalogue.on_sealed(self.id, Vec::new());
-            catalogue.info(self.id)
-        };
-        self.is_sealed = true;
-        self.shared.notify_followers(self.id, true);
-        info.filter(|info| !info.is_destroyed()).ok_or_else(destroyed)
-    }
-
-    fn check_length(&self, length: usize) -> Result<(), StreamError> {
-        self.shared.check_process()?;
-        let (length, max) = (length as u64, self.shared.block_length);
-        if length > max { Err(StreamError::TooLong { length, max }) } else { Ok(()) }
-    }
-
-    fn failed(&self, error: RequestError) -> StreamError {
-        StreamError::Write { stream: self.name.to_string(), error }
-    }
-}
-
-/// An entry that its stream does not have: released unless it is counted, also if the future that
-/// commits it is dropped.
-struct Uncounted<'a> {
-    shared: &'a Shared,
-    group: GroupId,
-    ordinal: u64,
-    is_counted: bool,
-}
-
-impl Drop for Uncounted<'_> {
-    fn drop(&mut self) {
-        if !self.is_counted {
-            self.shared.release(self.group, self.ordinal);
+    pub async fn seal_async(self) -> Result<StreamInfo, StreamError> {
+        match self.0 {
+            Destination::Owned(writer) => writer.seal_async().await,
+            Destination::Remote(sink) => sink.seal(),
         }
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if !self.shared.is_here() {
-            return;
-        }
-        if !self.is_sealed && self.shared.catalogue.lock().destroy_id(self.id) {
-            self.shared.notify_followers(self.id, true);
-        }
-        if !self.is_sealed {
-            self.shared.remove_if_destroyed(self.id);
-        }
-    }
+fn check_length(sink: &dyn BlockSink, length: usize) -> Result<(), StreamError> {
+    let (length, max) = (length as u64, sink.block_length());
+    if length > max { Err(StreamError::TooLong { length, max }) } else { Ok(()) }
+}
+
+/// Memory of its own for one block: a store's memory is where the store is.
+fn reserve_own(sink: &dyn BlockSink, length: usize) -> Result<Reservation, StreamError> {
+    check_length(sink, length)?;
+    let pool = BufferPool::new(Reservation::memory(length)).ok();
+    let reservation = pool.and_then(|pool: Arc<BufferPool>| Reservation::new(&pool, length));
+    let no_memory = || StreamError::Refused(format!("no memory for a block of {length} bytes"));
+    reservation.ok_or_else(no_memory)
 }

@@ -52,8 +52,8 @@ const RANGES_PER_GET_MIN: usize = 1024;
 const SHORT_REPLY_MAX: usize = 512;
 /// Longest request that needs no space of its own.
 const SHORT_REQUEST_MAX: usize = 4 << 10;
-/// Requests up to this length are lists, which take up to `DECODED_FACTOR` times their memory when
-/// they are decoded. Longer ones are puts.
+/// Requests up to this length may be lists, which take up to `DECODED_FACTOR` times their memory
+/// when they are decoded.
 const LIST_SIZE_MAX: usize = 4 << 20;
 const DECODED_FACTOR: usize = 5;
 /// Memory of one connection besides requests and replies: its tasks, buffers and short replies.
@@ -517,7 +517,8 @@ async fn read_rest(
     let space = match header.body_size {
         ..=SHORT_REQUEST_MAX => None,
         size => {
-            let factor = if size <= LIST_SIZE_MAX { DECODED_FACTOR } else { 1 };
+            let is_list = size <= LIST_SIZE_MAX && !Request::has_payload(&header);
+            let factor = if is_list { DECODED_FACTOR } else { 1 };
             let closed = || io::Error::other("the connection is closed");
             Some(account.take_request(size * factor).await.ok_or_else(closed)?)
         }

@@ -14,6 +14,7 @@ mod frame;
 mod reply;
 mod request;
 mod ring;
+mod stream;
 
 pub use codec::Malformed;
 pub use frame::{Frame, HEADER_SIZE, Header};
@@ -23,12 +24,15 @@ pub use reply::{
 };
 pub use request::kind::CLUSTER as CLUSTER_KIND;
 pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
+pub use stream::{LOST_RANGES_MAX, STREAM_PAGE_MAX, StreamReply, StreamRequest};
 
 /// Supported versions of the protocol: the oldest and the newest.
-pub const VERSIONS: (u16, u16) = (1, 2);
+pub const VERSIONS: (u16, u16) = (1, 3);
 /// The first version in which a node accepts reports of wrong bytes. An older one closes the
 /// connection.
 pub const VERSION_WRONG_BYTES: u16 = 2;
+/// The first version in which a node has streams. An older one closes the connection.
+pub const VERSION_STREAMS: u16 = 3;
 
 /// Longest payload. Larger blobs are read and written in ranges.
 pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;

@@ -16,6 +16,7 @@ use crate::{
     frame::{Frame, Header},
     request::kind,
     ring,
+    stream::StreamReply,
 };
 
 /// A reply. Its frame has the id of the request.
@@ -119,6 +120,8 @@ pub enum Reply {
         /// The message.
         reply: replication::Reply,
     },
+    /// A reply about streams.
+    Stream(StreamReply),
     /// The request is refused.
     Error(Refusal),
 }
@@ -241,6 +244,8 @@ pub enum ErrorCode {
     Identity,
     /// The origin has another version of the object. Another try would fail as well.
     Changed,
+    /// Blocks of the stream are lost.
+    Lost,
 }
 
 const REPLY: u8 = 0x80;
@@ -286,6 +291,7 @@ coded!(ErrorCode {
     Fenced = 9,
     Identity = 10,
     Changed = 11,
+    Lost = 12,
 });
 
 impl Reply {
@@ -314,6 +320,7 @@ impl Reply {
             Self::Ring(_) => REPLY | kind::RING,
             Self::Cluster { .. } => REPLY | kind::CLUSTER,
             Self::ProbeModeSet => REPLY | kind::PROBE_MODE,
+            Self::Stream(_) => REPLY | kind::STREAM,
             Self::Error(_) => ERROR,
         }
     }
@@ -326,6 +333,7 @@ impl Reply {
         let payload = match self {
             Self::Get { payload, .. } => payload.clone(),
             Self::Explain { json } => json.clone(),
+            Self::Stream(reply) => reply.payload(),
             _ => Bytes::new(),
         };
         assert!(
@@ -396,6 +404,7 @@ impl Reply {
                 to.u64(capacity.0);
                 write_reply(reply, to);
             }
+            Self::Stream(reply) => reply.write(to),
             Self::Error(Refusal { code, text }) => {
                 to.u8(code.code());
                 to.text(text);
@@ -407,6 +416,12 @@ impl Reply {
     /// directly into the destination.
     pub fn is_get(header: &Header) -> bool {
         header.kind == REPLY | kind::GET
+    }
+
+    /// Whether the frame may be a block of a stream. A client can read its payload directly into
+    /// the destination.
+    pub fn is_stream(header: &Header) -> bool {
+        header.kind == REPLY | kind::STREAM
     }
 
     /// Parses a reply from its header and body. Fields after the last known one are ignored: they
@@ -489,6 +504,7 @@ impl Reply {
                     Self::Cluster { capacity: ByteSize(from.u64()?), reply: read_reply(&mut from)? }
                 }
                 kind::RING => Self::Ring(ring::read(&mut from)?),
+                kind::STREAM => Self::Stream(StreamReply::read(&mut from, body)?),
                 _ => return Err(Malformed::Kind(reply)),
             },
             unknown => return Err(Malformed::Kind(unknown)),

@@ -20,6 +20,7 @@ use crate::{
     cluster::{read_request, write_request},
     codec::{Malformed, Reader, Writer},
     frame::{Frame, Header},
+    stream::StreamRequest,
 };
 
 /// A request. Blobs of an open dataset are named by their ordinals.
@@ -197,6 +198,8 @@ pub enum Request {
     },
     /// The node's name and the members of its cluster.
     Ring,
+    /// A request about streams. Since version 3.
+    Stream(StreamRequest),
     /// A message from another node. Requires the cluster token.
     Cluster(replication::Request),
 }
@@ -273,6 +276,7 @@ pub(crate) mod kind {
     pub const RING: u8 = 20;
     pub const FREE_SPACE: u8 = 21;
     pub const WRONG_BYTES: u8 = 25;
+    pub const STREAM: u8 = 26;
     /// Between nodes. To other clients the kind is unknown.
     pub const CLUSTER: u8 = 24;
 }
@@ -307,6 +311,7 @@ impl Request {
             Self::ShmMap { .. } => "shm_map",
             Self::GetShm { .. } => "get_shm",
             Self::Ring => "ring",
+            Self::Stream(request) => request.name(),
             Self::Cluster(_) => "cluster",
             Self::ProbeMode { .. } => "probe_mode",
         }
@@ -336,6 +341,7 @@ impl Request {
             Self::ShmMap { .. } => kind::SHM_MAP,
             Self::GetShm { .. } => kind::GET_SHM,
             Self::Ring => kind::RING,
+            Self::Stream(_) => kind::STREAM,
             Self::Cluster(_) => kind::CLUSTER,
             Self::ProbeMode { .. } => kind::PROBE_MODE,
         }
@@ -348,6 +354,7 @@ impl Request {
     pub fn encode(&self, id: u64) -> Frame {
         let payload = match self {
             Self::Put { payload, .. } => payload.clone(),
+            Self::Stream(request) => request.payload(),
             _ => Bytes::new(),
         };
         assert!(
@@ -428,6 +435,7 @@ impl Request {
                 to.u64(*offset);
             }
             Self::Stats | Self::FreeSpace | Self::Ring => {}
+            Self::Stream(request) => request.write(to),
             Self::Cluster(request) => write_request(request, to),
             Self::Report { handle, report } => {
                 to.u32(*handle);
@@ -441,6 +449,12 @@ impl Request {
                 to.u8((*is_forced).into());
             }
         }
+    }
+
+    /// Whether a request of this kind is mostly a payload, which takes no more memory when it is
+    /// decoded. Others may be lists, which do.
+    pub fn has_payload(header: &Header) -> bool {
+        matches!(header.kind, kind::PUT | kind::STREAM)
     }
 
     /// Parses a request from its header and body.
@@ -522,6 +536,7 @@ impl Request {
                 blobs: from.list(WRONG_BYTES_MAX, 8, Reader::blob)?,
             },
             kind::RING => Self::Ring,
+            kind::STREAM => Self::Stream(StreamRequest::read(&mut from, body)?),
             kind::CLUSTER => Self::Cluster(read_request(&mut from)?),
             kind::PROBE_MODE => Self::ProbeMode { handle: from.u32()?, is_forced: from.flag()? },
             unknown => return Err(Malformed::Kind(unknown)),

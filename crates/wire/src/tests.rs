@@ -10,7 +10,11 @@ use forebay_core::{
         replication::{self, KeepSet, LeaderView, Term},
         ring::{Member, NodeList, RingMembership, Weight},
     },
-    node::presence::PresenceUpdate,
+    node::{presence::PresenceUpdate, stream_quotas::AccountFacts},
+    streams::{
+        BlockNumber, Lifetime, StreamName,
+        catalogue::{StreamInfo, StreamState},
+    },
     train::{
         benefit::{BatchTime, Mode},
         manager::{DrawSet, HalfChunkBytes, MeasuredBatch, Report, ReportAnswer},
@@ -108,9 +112,75 @@ fn request() -> impl Strategy<Value = Request> {
         any::<u32>().prop_map(|handle| Request::Evict { handle }),
         blobs().prop_map(|(handle, blobs)| Request::WrongBytes { handle, blobs }),
         Just(Request::Ring),
+        stream_request().prop_map(Request::Stream),
         cluster_request().prop_map(Request::Cluster),
         any::<(u32, bool)>()
             .prop_map(|(handle, is_forced)| Request::ProbeMode { handle, is_forced }),
+    ]
+}
+
+fn lifetime() -> impl Strategy<Value = Lifetime> {
+    prop_oneof![
+        Just(Lifetime::Process),
+        Just(Lifetime::Kept),
+        any::<u64>().prop_map(|ms| Lifetime::Lease(Duration::from_millis(ms))),
+    ]
+}
+
+fn stream_request() -> impl Strategy<Value = StreamRequest> {
+    let name = || "\\PC{0,40}";
+    let block = || any::<u64>().prop_map(BlockNumber);
+    prop_oneof![
+        (name(), lifetime()).prop_map(|(name, lifetime)| StreamRequest::Create { name, lifetime }),
+        (any::<u32>(), block(), payload()).prop_map(|(handle, block, payload)| {
+            StreamRequest::Append { handle, block, payload }
+        }),
+        any::<(u32, u64, u64)>().prop_map(|(handle, blocks, bytes)| StreamRequest::Seal {
+            handle,
+            blocks,
+            bytes
+        }),
+        (name(), any::<bool>()).prop_map(|(name, consume)| StreamRequest::Open { name, consume }),
+        (any::<u32>(), block()).prop_map(|(handle, block)| StreamRequest::Next { handle, block }),
+        any::<u32>().prop_map(|handle| StreamRequest::Close { handle }),
+        name().prop_map(|name| StreamRequest::Destroy { name }),
+        name().prop_map(|after| StreamRequest::List { after }),
+        Just(StreamRequest::Facts),
+    ]
+}
+
+fn stream_info() -> impl Strategy<Value = StreamInfo> {
+    use StreamState::{Consumed, Destroyed, Sealed, Writing};
+    let states = prop::sample::select(vec![Writing, Sealed, Consumed, Destroyed]);
+    let lost = vec(any::<[u64; 2]>().prop_map(|[start, end]| start..end), 0..4);
+    ("[a-z0-9/ ]{1,40}", lifetime(), states, any::<(u64, u64, u32)>(), lost).prop_map(
+        |(name, lifetime, state, (blocks, bytes, readers), lost)| {
+            let name = StreamName::new(&name).unwrap();
+            let family = name.clone();
+            StreamInfo { name, family, lifetime, state, blocks, bytes, readers, lost }
+        },
+    )
+}
+
+fn stream_reply() -> impl Strategy<Value = StreamReply> {
+    prop_oneof![
+        any::<(u32, u32)>()
+            .prop_map(|(handle, block_length)| StreamReply::Created { handle, block_length }),
+        Just(StreamReply::Done),
+        Just(StreamReply::End),
+        stream_info().prop_map(StreamReply::Sealed),
+        (any::<u32>(), stream_info())
+            .prop_map(|(handle, info)| StreamReply::Opened { handle, info }),
+        payload().prop_map(|payload| StreamReply::Block { payload }),
+        (vec(stream_info(), 0..4), any::<bool>())
+            .prop_map(|(streams, is_last)| StreamReply::List { streams, is_last }),
+        (any::<[u64; 4]>(), any::<u32>()).prop_map(
+            |([streams, readers, used, budget], block_length)| {
+                let (used, budget) = (ByteSize(used), ByteSize(budget));
+                let account = AccountFacts { streams, readers, used, budget };
+                StreamReply::Facts { account, block_length }
+            }
+        ),
     ]
 }
 
@@ -314,6 +384,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         ErrorCode::Fenced,
         ErrorCode::Identity,
         ErrorCode::Changed,
+        ErrorCode::Lost,
     ]);
     let updates = prop::sample::select(vec![
         PresenceUpdate::Bits,
@@ -350,6 +421,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             Reply::GetShm { ranges: ranges.into_iter().map(range).collect() }
         }),
         answer().prop_map(Reply::Report),
+        stream_reply().prop_map(Reply::Stream),
         prop::option::of(ring_membership()).prop_map(Reply::Ring),
         (any::<u64>(), cluster_reply())
             .prop_map(|(bytes, reply)| Reply::Cluster { capacity: ByteSize(bytes), reply }),
@@ -398,8 +470,11 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let (header, body) = split(&request.encode(1).to_bytes()).unwrap();
-        // The payload of a put is the rest of the body: any length is valid.
-        let fixed = !matches!(request, Request::Put { .. });
+        // The payload of a put or an append is the rest of the body: any length is valid.
+        let fixed = !matches!(
+            request,
+            Request::Put { .. } | Request::Stream(StreamRequest::Append { .. })
+        );
         if fixed && !body.is_empty() {
             let cut = cut.index(body.len());
             prop_assert!(Request::decode(&header, &body.slice(..cut)).is_err());
@@ -416,11 +491,15 @@ proptest! {
     fn a_reply_of_a_newer_version_is_understood(
         reply in reply(),
         more in vec(any::<u8>(), 1..40),
-        code in 12..=u8::MAX,
+        code in 13..=u8::MAX,
     ) {
         // The payload is the rest of the body.
         let has_rest = matches!(
-            reply, Reply::Get { .. } | Reply::Presence { .. } | Reply::Explain { .. }
+            reply,
+            Reply::Get { .. }
+                | Reply::Presence { .. }
+                | Reply::Explain { .. }
+                | Reply::Stream(StreamReply::Block { .. })
         );
         let (header, body) = split(&reply.encode(1).to_bytes()).unwrap();
         if !has_rest {
@@ -494,6 +573,21 @@ fn a_count_beyond_the_body_is_an_error() {
     frame[HEADER_SIZE + 4..HEADER_SIZE + 8].copy_from_slice(&u32::MAX.to_le_bytes());
     let (header, body) = split(&frame).unwrap();
     assert_eq!(Request::decode(&header, &body), Err(Malformed::OverLimit));
+}
+
+/// Promise 6: a list of streams is bounded before memory is allocated, and so are its ranges.
+#[test]
+fn a_page_of_streams_beyond_the_body_is_an_error() {
+    let reply = Reply::Stream(StreamReply::List { streams: Vec::new(), is_last: true });
+    let mut frame = reply.encode(1).to_bytes();
+    for (count, error) in [
+        (u32::try_from(STREAM_PAGE_MAX).unwrap(), Malformed::Short),
+        (u32::try_from(STREAM_PAGE_MAX).unwrap() + 1, Malformed::OverLimit),
+    ] {
+        frame[HEADER_SIZE + 2..HEADER_SIZE + 6].copy_from_slice(&count.to_le_bytes());
+        let (header, body) = split(&frame).unwrap();
+        assert_eq!(Reply::decode(&header, &body), Err(error));
+    }
 }
 
 /// `docs/reference/wire.md` shows these bytes. A change here is a new version of the protocol.

@@ -1,6 +1,7 @@
 //! Python binding of streams: stores, writers, readers, and Arrow's C data interface.
 //!
-//! - [`store`] opens stores; it is the only part of the wheel that starts threads.
+//! - [`store`] opens stores, which are directories or nodes; it is the only part of the wheel that
+//!   starts threads.
 //! - [`writer`] and [`reader`] move bytes and batches without the GIL. A wait checks Python's
 //!   signals, so that Ctrl-C interrupts it.
 //! - [`batch`] is a record batch whose columns are views of a reader's slots.
@@ -16,12 +17,15 @@ mod reader;
 mod store;
 mod writer;
 
+use std::cell::RefCell;
+
+use forebay_client::Interrupt;
 use forebay_core::streams::{
     Lifetime,
     catalogue::{StreamInfo, StreamState},
 };
 use forebay_streams::{StreamError as NativeError, arrow::BatchError, block_on_unless};
-use pyo3::prelude::*;
+use pyo3::{exceptions::PyKeyboardInterrupt, prelude::*};
 
 pub use batch::{Batch, StreamColumn};
 pub use reader::{StreamBlock, StreamReader};
@@ -45,12 +49,34 @@ fn signals() -> PyResult<()> {
     Python::attach(|py| py.check_signals())
 }
 
+thread_local! {
+    /// The exception of a signal handler, raised while this thread waited for a node.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Interrupts a wait for a node when a signal handler raises an exception.
+fn node_interrupt() -> Interrupt {
+    Interrupt::new(|| match signals() {
+        Ok(()) => false,
+        Err(raised) => {
+            RAISED.with(|slot| slot.replace(Some(raised)));
+            true
+        }
+    })
+}
+
 /// The exception of an error of a stream.
 fn stream_error(error: &NativeError) -> PyErr {
     let text = shown(error);
     match error {
-        NativeError::Full { .. } => StoreFull::new_err(text),
-        NativeError::Lost { .. } | NativeError::Shorter { .. } => StreamLost::new_err(text),
+        NativeError::Full { .. } | NativeError::RefusedFull(_) => StoreFull::new_err(text),
+        NativeError::Lost { .. } | NativeError::Shorter { .. } | NativeError::RefusedLost(_) => {
+            StreamLost::new_err(text)
+        }
+        NativeError::Interrupted => {
+            let raised = RAISED.with(RefCell::take);
+            raised.unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
+        }
         NativeError::Catalogue(error) if error.is_lost() => StreamLost::new_err(text),
         _ => StreamError::new_err(text),
     }

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use forebay_auth::Credentials;
+use forebay_client::{NodeStreams, node_of_store};
 use forebay_core::{ByteSize, streams::Lifetime};
 use forebay_streams::{
     BorrowedStore, CreateOptions, Family, FullPolicy, OpenOptions, OpenedStore, Store, StoreConfig,
@@ -15,19 +17,28 @@ use forebay_streams::{
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
-use super::{InfoTuple, StreamReader, StreamWriter, info_tuple, stream_error, wait};
+use super::{
+    InfoTuple, StreamReader, StreamWriter, info_tuple, node_interrupt, stream_error, wait,
+};
 use crate::errors::{StreamError, shown};
 
 /// Word of a lifetime, and the seconds of a lease.
 type LifetimeArgument = (String, Option<f64>);
 
-/// A store of streams that this process owns, or borrows from its owner.
+/// A store of streams that this process owns, borrows from its owner, or has on a node.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct StreamStore {
     directory: PathBuf,
     memory: ByteSize,
     /// `None` after it has been closed. Locked with the GIL, so a fork finds it free.
-    store: Mutex<Option<OpenedStore>>,
+    store: Mutex<Option<Place>>,
+}
+
+/// Where streams are.
+#[derive(Clone)]
+enum Place {
+    Local(OpenedStore),
+    Node(NodeStreams),
 }
 
 #[pymethods]
@@ -43,6 +54,20 @@ impl StreamStore {
     ) -> PyResult<Self> {
         let capacity = capacity.map(size).transpose()?;
         let memory = size(memory)?;
+        let node = node_of_store(&directory);
+        if let Some(node) = node.map_err(|error| PyValueError::new_err(shown(&error)))? {
+            if capacity.is_some() {
+                return Err(PyValueError::new_err(
+                    "capacity is for directories; the space of a node is `streams` in its \
+                     configuration",
+                ));
+            }
+            let credentials = Credentials::from_environment();
+            let credentials = credentials.map_err(|error| StreamError::new_err(shown(&error)))?;
+            let streams = NodeStreams::new(node, credentials, "python");
+            let place = Place::Node(streams.with_interrupt(node_interrupt()));
+            return Ok(Self { directory, memory, store: Mutex::new(Some(place)) });
+        }
         let store = py.detach(|| {
             let config = match capacity {
                 Some(capacity) => StoreConfig::new(&directory, capacity),
@@ -51,13 +76,14 @@ impl StreamStore {
             StoreConfig { memory, ..config }.open_or_borrow()
         });
         let store = store.map_err(|error| store_error(&error))?;
-        Ok(Self { directory, memory, store: Mutex::new(Some(store)) })
+        let store = Mutex::new(Some(Place::Local(store)));
+        Ok(Self { directory, memory, store })
     }
 
     /// Whether this process owns the store.
     #[getter]
     fn is_owner(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(matches!(self.opened(py)?, OpenedStore::Owned(_)))
+        Ok(matches!(self.place(py)?, Place::Local(OpenedStore::Owned(_))))
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
@@ -70,8 +96,16 @@ impl StreamStore {
     ) -> PyResult<StreamWriter> {
         let options =
             CreateOptions { lifetime: parse_lifetime(&lifetime)?, full: full_policy(full)? };
-        let store = self.owned(py)?;
-        let writer = py.detach(|| store.create(name, options));
+        let writer = match self.place(py)? {
+            Place::Node(_) if options.full == FullPolicy::Wait => {
+                return Err(not_on_a_node("full=\"wait\""));
+            }
+            Place::Node(node) => py.detach(|| node.create(name, options.lifetime)),
+            Place::Local(store) => {
+                let store = owned(store)?;
+                py.detach(|| store.create(name, options))
+            }
+        };
         writer.map(StreamWriter::new).map_err(|error| stream_error(&error))
     }
 
@@ -82,7 +116,11 @@ impl StreamStore {
         name: &str,
         lifetime: LifetimeArgument,
     ) -> PyResult<StreamFamily> {
-        let (store, lifetime) = (self.owned(py)?, parse_lifetime(&lifetime)?);
+        let lifetime = parse_lifetime(&lifetime)?;
+        let store = match self.place(py)? {
+            Place::Node(_) => return Err(not_on_a_node("a family")),
+            Place::Local(store) => owned(store)?,
+        };
         let family = py.detach(|| store.family(name, lifetime));
         family.map(|family| StreamFamily { family }).map_err(|error| stream_error(&error))
     }
@@ -107,34 +145,54 @@ impl StreamStore {
             }
         };
         let options = OpenOptions { depth, in_flight, when_held, follow, consume };
-        let store = self.opened(py)?;
-        let reader = py.detach(|| match store {
-            OpenedStore::Owned(store) => store.open(name, options),
-            OpenedStore::Borrowed(store) => store.open(name, options),
-        });
+        let reader = match self.place(py)? {
+            Place::Node(_) if follow => return Err(not_on_a_node("follow")),
+            Place::Node(node) => py.detach(|| node.open(name, consume)),
+            Place::Local(OpenedStore::Owned(store)) => py.detach(|| store.open(name, options)),
+            Place::Local(OpenedStore::Borrowed(store)) => py.detach(|| store.open(name, options)),
+        };
         reader.map(StreamReader::new).map_err(|error| stream_error(&error))
     }
 
-    /// Destroys a stream. Waits for its readers for these seconds.
+    /// Destroys a stream. Waits for its readers for these seconds; a node waits for 5 s.
     fn destroy(&self, py: Python<'_>, name: &str, timeout: f64) -> PyResult<()> {
-        let (store, timeout) = (self.owned(py)?, duration(timeout, "timeout")?);
-        py.detach(|| store.destroy(name, timeout)).map_err(|error| stream_error(&error))
+        let timeout = duration(timeout, "timeout")?;
+        let destroyed = match self.place(py)? {
+            Place::Node(node) => py.detach(|| node.destroy(name)),
+            Place::Local(store) => {
+                let store = owned(store)?;
+                py.detach(|| store.destroy(name, timeout))
+            }
+        };
+        destroyed.map_err(|error| stream_error(&error))
     }
 
     fn list(&self, py: Python<'_>) -> PyResult<Vec<InfoTuple>> {
-        let store = self.opened(py)?;
-        let listed = py.detach(|| match store {
-            OpenedStore::Owned(store) => Ok(store.list()),
-            OpenedStore::Borrowed(store) => store.list(),
+        let place = self.place(py)?;
+        let listed = py.detach(|| match place {
+            Place::Node(node) => node.list(),
+            Place::Local(OpenedStore::Owned(store)) => Ok(store.list()),
+            Place::Local(OpenedStore::Borrowed(store)) => store.list(),
         });
         let listed = listed.map_err(|error| stream_error(&error))?;
         Ok(listed.iter().map(info_tuple).collect())
     }
 
     fn facts(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
-        let store = match self.opened(py)? {
-            OpenedStore::Owned(store) => store,
-            OpenedStore::Borrowed(store) => {
+        let store = match self.place(py)? {
+            Place::Node(node) => {
+                let facts = py.detach(|| node.facts());
+                let (account, block_length) = facts.map_err(|error| stream_error(&error))?;
+                return Ok(BTreeMap::from([
+                    ("capacity_bytes", account.budget.0),
+                    ("free_bytes", account.budget.0.saturating_sub(account.used.0)),
+                    ("streams", account.streams),
+                    ("readers", account.readers),
+                    ("block_bytes", block_length),
+                ]));
+            }
+            Place::Local(OpenedStore::Owned(store)) => store,
+            Place::Local(OpenedStore::Borrowed(store)) => {
                 let (memory, free) = store.read_memory_sizes();
                 return Ok(BTreeMap::from([
                     ("capacity_bytes", store.capacity().0),
@@ -164,9 +222,10 @@ impl StreamStore {
 
     /// First address of the memory for reading, and the address after its end.
     fn read_memory(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        let memory = match self.opened(py)? {
-            OpenedStore::Owned(store) => store.read_memory(),
-            OpenedStore::Borrowed(store) => store.read_memory(),
+        let memory = match self.place(py)? {
+            Place::Node(_) => return Err(not_on_a_node("memory of the store")),
+            Place::Local(OpenedStore::Owned(store)) => store.read_memory(),
+            Place::Local(OpenedStore::Borrowed(store)) => store.read_memory(),
         };
         Ok((memory.start, memory.end))
     }
@@ -179,37 +238,44 @@ impl StreamStore {
 }
 
 impl StreamStore {
-    fn lock(&self) -> MutexGuard<'_, Option<OpenedStore>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store, unless it is closed. A forked child borrows it from its parent.
-    fn opened(&self, py: Python<'_>) -> PyResult<OpenedStore> {
+    fn place(&self, py: Python<'_>) -> PyResult<Place> {
         let closed = || StreamError::new_err("the store is closed: open it again");
         let store = self.lock().clone().ok_or_else(closed)?;
         let own = match &store {
-            OpenedStore::Owned(store) => store.check_process(),
-            OpenedStore::Borrowed(store) => store.check_process(),
+            Place::Node(_) => Ok(()),
+            Place::Local(OpenedStore::Owned(store)) => store.check_process(),
+            Place::Local(OpenedStore::Borrowed(store)) => store.check_process(),
         };
         let Err(forked) = own else { return Ok(store) };
         let borrowed = py.detach(|| BorrowedStore::connect(&self.directory, self.memory));
         let borrowed = borrowed.map_err(|error| store_error(&error))?;
         let borrowed = borrowed.ok_or_else(|| stream_error(&forked))?;
-        let store = OpenedStore::Borrowed(borrowed);
+        let store = Place::Local(OpenedStore::Borrowed(borrowed));
         *self.lock() = Some(store.clone());
         Ok(store)
     }
+}
 
-    /// The store, if this process owns it.
-    fn owned(&self, py: Python<'_>) -> PyResult<Store> {
-        match self.opened(py)? {
-            OpenedStore::Owned(store) => Ok(store),
-            OpenedStore::Borrowed(_) => Err(StreamError::new_err(
-                "the store belongs to another process, which alone can create and destroy streams: \
-                 read its streams here, or open a store of your own",
-            )),
-        }
+/// The store, if this process owns it.
+fn owned(store: OpenedStore) -> PyResult<Store> {
+    match store {
+        OpenedStore::Owned(store) => Ok(store),
+        OpenedStore::Borrowed(_) => Err(StreamError::new_err(
+            "the store belongs to another process, which alone can create and destroy streams: \
+             read its streams here, or open a store of your own",
+        )),
     }
+}
+
+fn not_on_a_node(what: &str) -> PyErr {
+    StreamError::new_err(format!(
+        "a node has no {what}: use a store in a directory, or leave it out"
+    ))
 }
 
 /// A family of streams.

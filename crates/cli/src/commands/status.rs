@@ -167,5 +167,14 @@ fn counters_to_text(counters: &BTreeMap<String, u64>) -> String {
         ),
         ("up", format!("{} s", value("uptime_seconds"))),
     ];
-    rows.iter().map(|(name, value)| format!("{name:<10}{value}\n")).collect()
+    let streams = format!(
+        "{} take {} of {}; {} refused",
+        output::count(value("stream_count"), "stream"),
+        size("stream_used_bytes"),
+        size("stream_budget_bytes"),
+        value("stream_refused")
+    );
+    let has_streams = value("stream_budget_bytes") > 0;
+    let streams = has_streams.then_some(("streams", streams));
+    rows.iter().chain(&streams).map(|(name, value)| format!("{name:<10}{value}\n")).collect()
 }

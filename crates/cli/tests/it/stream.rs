@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::PermissionsExt as _,
     process::{Output, Stdio},
     sync::Arc,
 };
@@ -120,4 +121,59 @@ fn bad_input_is_refused_with_a_remedy() {
     stream(&sandbox, &["cat", "store", "x", "--depth", "999"]).refuses(&["smaller `depth`"]);
     let cat = piped(stream(&sandbox, &["cat", "store", "x"]), b"");
     assert_eq!(cat.stdout, b"text", "nothing is lost");
+}
+
+/// The same commands on a node: two tenants use one name, and a full budget says what to do.
+#[test]
+fn a_node_keeps_streams_for_its_tenants() {
+    let sandbox = Sandbox::new();
+    let bytes = content(1, 9_000_000);
+    fs::write(sandbox.out("tokens.bin"), &bytes).unwrap();
+    let config = "
+        socket = \"../run/node.sock\"
+        directory = \"../cache\"
+        capacity = \"64MB\"
+        streams = \"64MiB\"
+        [[tenants]]
+        name = \"team\"
+        tokens = [\"team.token\"]
+        namespaces = [\"public\"]
+        streams = \"64MiB\"
+    ";
+    fs::write(sandbox.out("forebay.toml"), config).unwrap();
+    fs::write(sandbox.out("team.token"), "token-of-the-team-".repeat(4)).unwrap();
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(sandbox.out("team.token"), private).unwrap();
+    let mut node = sandbox.forebay(["serve", "--config", "forebay.toml"]).start();
+    let mut line = String::new();
+    BufReader::new(node.child().stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let owner = |args: &[&str]| stream(&sandbox, args);
+    let team = |args: &[&str]| stream(&sandbox, args).env("FOREBAY_TOKEN_FILE", "team.token");
+    let socket = "../run/node.sock";
+
+    owner(&["put", socket, "x", "tokens.bin"]).succeeds();
+    team(&["get", socket, "x", "back.bin"]).refuses(&["no stream \"x\""]);
+    let ran = piped(team(&["put", socket, "x"]), &bytes[..100]);
+    assert!(ran.status.success(), "{ran:?}");
+    owner(&["get", socket, "x", "back.bin"]).succeeds();
+    assert!(fs::read(sandbox.out("back.bin")).unwrap() == bytes, "other bytes");
+    assert_eq!(piped(team(&["cat", socket, "x"]), b"").stdout, &bytes[..100]);
+
+    let facts = team(&["facts", socket, "--format", "json"]).succeeds().json();
+    assert_eq!((&facts["streams"], &facts["budget_bytes"]), (&1.into(), &(64 << 20).into()));
+    assert!(team(&["facts", socket]).succeeds().stdout.contains("budget              64 MiB"));
+    let list = team(&["ls", socket, "--format", "json"]).succeeds().json();
+    assert_eq!((&list[0]["name"], &list[0]["bytes"]), (&"x".into(), &100.into()));
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    let status = sandbox.forebay(["status", "--node", socket]).succeeds().stdout;
+    assert!(status.contains("streams   2 streams take 16.8 MB of 134 MB"), "{status}");
+
+    team(&["put", socket, "y", "tokens.bin", "--capacity", "1GB"]).refuses(&["`streams` in its"]);
+    let full = piped(team(&["put", socket, "y"]), &content(2, 70_000_000));
+    let error = String::from_utf8(full.stderr).unwrap();
+    assert!(!full.status.success() && error.contains("budget of 64 MiB"), "{error}");
+    team(&["rm", socket, "x"]).succeeds();
+    team(&["rm", socket, "x"]).refuses(&["no stream \"x\""]);
+    assert_eq!(owner(&["ls", socket]).succeeds().stdout.lines().count(), 2, "the owner's is there");
+    owner(&["get", "tcp://nowhere", "x", "y"]).refuses(&["tcp://nowhere"]);
 }

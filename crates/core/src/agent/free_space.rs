@@ -103,7 +103,8 @@ impl SpaceLedger {
     }
 }
 
-/// A report of free space is trusted for this time during a build. Jobs may fill the node meanwhile.
+/// A report of free space is trusted for this time during a build. Jobs may fill the node
+/// meanwhile.
 const FILL_AGE_MAX: Duration = Duration::from_millis(500);
 /// Shortest region of a device: an empty one holds at least this.
 const REGION_BYTES_MIN: u64 = 1 << 20;

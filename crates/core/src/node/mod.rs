@@ -14,4 +14,5 @@ pub mod presence;
 pub mod put_limits;
 pub mod recheck_budget;
 pub mod shm_slots;
+pub mod stream_quotas;
 pub mod tenants;

@@ -29,7 +29,7 @@ use forebay_core::{
 use forebay_flash::io::Backend;
 use rustix::process::geteuid;
 
-use crate::{config::tenants::TenantConfig, ops::memory_limit};
+use crate::{config::tenants::TenantConfig, ops::memory_limit, store::stream_store::check_budgets};
 pub(crate) use keys::unknown_key;
 use keys::{Key, config_keys};
 use value::ConfigValue;
@@ -61,7 +61,7 @@ config_keys! {
     /// tenants and the namespaces that each may use; without any, only the node's own user connects
     tenants: Vec<TenantConfig> = Vec::new(), restart,
         "[{ name = \"team\", tokens = [\"team.token\"], uids = [1000], \
-         namespaces = [\"public\"] }]";
+         namespaces = [\"public\"], streams = \"50GB\" }]";
     /// directory of the node; one node per directory
     directory: PathBuf = default_directory(), restart, "\"/var/cache/forebay\"";
     /// files, which are created, or block devices, which must be blank or this node's; by default
@@ -73,6 +73,9 @@ config_keys! {
     /// region size of new devices, the unit of eviction: a power of two from 1MiB to 64MiB; auto is
     /// capacity / 256, at most 64MiB
     region_size: Option<ByteSize> = None, restart, "\"64MiB\"";
+    /// flash for the streams of the node's owner, or of all clients of a node without tenants, at
+    /// least 64MiB; 0B disables them; a tenant has a budget of its own in `tenants`
+    streams: ByteSize = ByteSize::ZERO, restart, "\"50GB\"";
     /// memory for blobs of up to 1MiB that were just written or are read again; auto is 1/16 of the
     /// machine's memory or cgroup limit, 256MiB to 16GiB, at most 1/8; 0B disables it
     memory_cache: Option<ByteSize> = None, live, "\"2GiB\"";
@@ -159,6 +162,7 @@ impl Config {
             forebay_flash::check_region_size(size).context("`region_size`")?;
         }
         forebay_flash::check_distinct(&self.devices).context("`devices`")?;
+        check_budgets(self)?;
         if let Some(memory) = self.connection_memory {
             ensure!(
                 memory >= CONNECTION_MEMORY_MIN,
@@ -317,6 +321,7 @@ mod tests {
         assert!(error("claim_lease = \"2s\"\n\ncapacity = ").contains("line 3"));
         assert!(error("metrics = \"0.0.0.0:80\"").contains("use 127.0.0.1:80"));
         assert!(error("claim_lease = \"1h\"").contains("ms, s or min"));
+        assert!(error("streams = \"1MB\"").contains("`streams` is 1.00 MB; give at least 64 MiB"));
         assert!(error("connection_memory = \"1MiB\"").contains("`connection_memory` is"));
         assert!(error("max_connections = 0").contains("between 1 and 65536"));
         assert!(

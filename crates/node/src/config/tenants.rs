@@ -3,8 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use forebay_core::ByteSize;
 
-use crate::config::{unknown_key, value::paths};
+use crate::config::{
+    unknown_key,
+    value::{ConfigValue as _, paths},
+};
 
 /// A tenant in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,9 +23,11 @@ pub struct TenantConfig {
     pub certificates: Vec<String>,
     /// Key files of its namespaces, or `public`.
     pub namespaces: Vec<PathBuf>,
+    /// Flash for its streams.
+    pub streams: ByteSize,
 }
 
-const KEYS: [&str; 5] = ["name", "tokens", "uids", "certificates", "namespaces"];
+const KEYS: [&str; 6] = ["name", "tokens", "uids", "certificates", "namespaces", "streams"];
 
 impl TenantConfig {
     /// Parses the value of `tenants`.
@@ -57,6 +63,7 @@ impl TenantConfig {
                 self.certificates = names.context("should be a list of DNS names")?;
             }
             "namespaces" => self.namespaces = paths(value)?,
+            "streams" => self.streams = ByteSize::read(value)?,
             unknown => return Err(unknown_key(unknown, &KEYS)),
         }
         Ok(())

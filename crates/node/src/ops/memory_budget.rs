@@ -5,7 +5,7 @@ use forebay_core::ByteSize;
 use forebay_flash::FlashConfig;
 use forebay_transport::session::CONNECTION_OVERHEAD;
 
-use crate::{Config, ops::memory_limit};
+use crate::{Config, ops::memory_limit, store::stream_store::stream_memory};
 
 /// Code, threads, and memory that the allocator keeps.
 const PROGRAM: u64 = 96 << 20;
@@ -28,6 +28,7 @@ pub fn memory_max(config: &Config, capacity: ByteSize) -> ByteSize {
         plan.write_buffers.0,
         plan.tables.0,
         plan.jobs.0,
+        stream_memory(config).0,
         devices * (flash.staging_buffers.0 + flash.read_buffers.0),
         capacity.0 / BLOB_LENGTH_MIN * INDEX_PER_BLOB,
         PROGRAM,
@@ -58,6 +59,9 @@ mod tests {
         ] {
             assert_eq!(more(&larger), 1 << 20);
         }
+        // Eight slots of 4 MiB per account, and memory for writing.
+        let streams = more(&Config { streams: ByteSize::gb(1), ..config.clone() });
+        assert!((40 << 20..80 << 20).contains(&streams), "streams take {streams} bytes");
         let connection = more(&Config { max_connections: 11, ..config.clone() });
         assert!(connection < 256 << 10, "a connection takes {connection} bytes");
         assert!(memory_max(&config, ByteSize::gb(2)) > budget);

@@ -6,7 +6,10 @@
 
 use std::fmt::Write as _;
 
-use forebay_core::{ByteSize, agent::free_space::FreeSpace, train::manager::Overview};
+use forebay_core::{
+    ByteSize, agent::free_space::FreeSpace, node::stream_quotas::AccountFacts,
+    train::manager::Overview,
+};
 use forebay_flash::shard::Counters as Flash;
 use forebay_transport::counters::Row;
 
@@ -92,6 +95,14 @@ forebay_transport::counters! {
     leadership_lost,
     /// Keep sets of other nodes rejected because their term was older.
     stale_orders_rejected,
+    /// Bytes appended to streams.
+    stream_appended_bytes,
+    /// Bytes read from streams.
+    stream_read_bytes,
+    /// Requests about streams refused because a budget or a limit was reached.
+    stream_refused,
+    /// Streams dropped unsealed, because their connection ended or their writer gave up.
+    stream_abandoned,
     /// Reloads of the configuration that were applied.
     reloads,
     /// Reloads rejected because the configuration was invalid. The last valid one stays.
@@ -141,6 +152,8 @@ pub struct Gauges {
     pub manager_term: u64,
     /// Summary of the managers on this node.
     pub managed: Overview,
+    /// The streams of all clients.
+    pub streams: AccountFacts,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -184,6 +197,18 @@ impl Gauges {
                 "Half-chunks in a keep set that are not completely resident.",
                 loading,
             ),
+            (
+                "stream_budget_bytes",
+                "Flash for streams, of all budgets together.",
+                self.streams.budget.0,
+            ),
+            (
+                "stream_used_bytes",
+                "Flash charged for streams, in whole regions.",
+                self.streams.used.0,
+            ),
+            ("stream_count", "Streams, also those that are written.", self.streams.streams),
+            ("stream_readers", "Open readers of streams.", self.streams.readers),
             ("uptime_seconds", "Seconds since the start.", self.uptime_seconds),
         ]
     }

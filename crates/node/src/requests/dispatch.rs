@@ -31,7 +31,7 @@ impl NodeService {
     ) -> Result<Option<Reply>, Refused> {
         let (holder, lane) = (session.holder, session.lane());
         Ok(Some(match request {
-            Request::Hello { .. } => unreachable!("handled by the transport"),
+            Request::Hello { .. } | Request::Stream(_) => unreachable!("handled before"),
             Request::Open { namespace, dataset } => {
                 let pending = &mut session.pending_opens;
                 Reply::OpenAnswer(pending.open(self, &session.identity, namespace, dataset)?)

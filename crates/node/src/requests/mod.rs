@@ -10,3 +10,4 @@ pub(crate) mod put;
 pub(crate) mod recheck;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod streams;

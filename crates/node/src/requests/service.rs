@@ -54,11 +54,13 @@ use crate::{
         put::PutsInProgress,
         recheck::Rechecks,
         session::NodeSession,
+        streams::SessionStreams,
     },
     store::{
         blob_store::BlobStore,
         eviction::EvictionPolicy,
         shm_regions::{ShmGrant, ShmRegions},
+        stream_store::StreamStore,
     },
     train::manager_driver::{ClusterGauges, ManagerDriver},
 };
@@ -76,6 +78,8 @@ pub(crate) type NodeFetchTable = FetchTable<oneshot::Sender<()>>;
 pub struct NodeService {
     pub(crate) fetch_table: Mutex<NodeFetchTable>,
     pub(crate) blobs: BlobStore,
+    /// `None` if no client has a budget for streams.
+    pub(crate) streams: Option<StreamStore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) access: Access,
     pub(crate) slots: SlotRegistry,
@@ -119,12 +123,13 @@ impl NodeService {
     ) -> anyhow::Result<Arc<Self>> {
         let access = Access::load(config, namespaces)?;
         let blobs = BlobStore::on_devices(config, environment.entropy.clone(), open);
-        Self::new(blobs, config, access, environment)
+        Self::new(blobs, None, config, access, environment)
     }
 
-    /// A node with these blobs.
+    /// A node with these blobs and streams.
     pub(crate) fn new(
         blobs: BlobStore,
+        streams: Option<StreamStore>,
         config: &Config,
         access: Access,
         environment: Environment,
@@ -148,6 +153,7 @@ impl NodeService {
             fetch_table: Mutex::new(FetchTable::new(config.claim_lease, CLAIMS_MAX)),
             managers,
             blobs,
+            streams,
             membership,
             counters,
             access,
@@ -227,6 +233,7 @@ impl NodeService {
         let flash = self.blobs.counters();
         let ClusterGauges { peers_configured, peers_reachable, manager_term } =
             self.managers.cluster_gauges(self.now());
+        let streams = self.streams.as_ref().map(|streams| streams.decide(|all| all.totals()));
         Gauges {
             capacity_bytes: self.blobs.capacity().0,
             resident_bytes: flash.iter().map(|device| device.bytes).sum(),
@@ -249,6 +256,7 @@ impl NodeService {
             managed: self.managers.overview(),
             is_ready: !self.is_stopping() && flash.iter().any(|device| device.healthy),
             uptime_seconds: self.started.elapsed().as_secs(),
+            streams: streams.unwrap_or_default(),
         }
     }
 
@@ -355,6 +363,7 @@ impl Service for NodeService {
             pending_opens: PendingOpens::default(),
             is_local: matches!(peer, Peer::Unix { .. }),
             shm: ShmGrant::default(),
+            streams: SessionStreams::default(),
         })
     }
 
@@ -369,9 +378,14 @@ impl Service for NodeService {
             return replies.refuse(ErrorCode::Identity, text).await;
         }
         let (operation, began) = (request.name(), Instant::now());
-        // A get waits for its client and for other jobs.
-        let is_timed = !matches!(request, Request::Get { .. } | Request::GetShm { .. });
-        let outcome = self.dispatch(session, request, &replies).await;
+        // A get waits for its client and for other jobs, a request about streams for its client and
+        // for syncs of the device.
+        let is_timed =
+            !matches!(request, Request::Get { .. } | Request::GetShm { .. } | Request::Stream(_));
+        let outcome = match request {
+            Request::Stream(request) => self.on_stream_request(session, request, &replies).await,
+            request => self.dispatch(session, request, &replies).await,
+        };
         if is_timed {
             let tenant = self.access.name(&session.identity);
             self.slow_requests.on_request(&self.counters, operation, tenant, began.elapsed());
@@ -387,7 +401,8 @@ impl Service for NodeService {
         self.closing.wait().await;
     }
 
-    async fn on_disconnect(self: &Arc<Self>, session: NodeSession) {
+    async fn on_disconnect(self: &Arc<Self>, mut session: NodeSession) {
+        self.end_streams(&mut session);
         let mut wake = Vec::new();
         let abandoned = self.fetch_table.lock().abandon(session.holder, &mut wake);
         self.counters.claims_abandoned.add(abandoned as u64);

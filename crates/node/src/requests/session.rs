@@ -12,6 +12,7 @@ use crate::{
         open::{PendingOpens, Selection},
         presence::DatasetPresence,
         service::{NodeService, Refused},
+        streams::SessionStreams,
     },
     store::shm_regions::ShmGrant,
 };
@@ -36,6 +37,7 @@ pub struct NodeSession {
     /// Whether the connection is a Unix socket, over which a file descriptor can be passed.
     pub(crate) is_local: bool,
     pub(crate) shm: ShmGrant,
+    pub(crate) streams: SessionStreams,
 }
 
 impl NodeSession {

@@ -1,4 +1,4 @@
-//! Storage of a node: blobs on flash, the memory cache, shm regions.
+//! Storage of a node: blobs on flash, the memory cache, shm regions, streams.
 
 pub(crate) mod blob_store;
 pub(crate) mod blob_write;
@@ -8,5 +8,6 @@ pub(crate) mod long_blob;
 pub(crate) mod memory_cache;
 mod owner_id;
 pub(crate) mod shm_regions;
+pub(crate) mod stream_store;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::{net::TcpStream, path::PathBuf, sync::Arc};
 
 use forebay_auth::{Credentials, Files, create_key_file};
 use forebay_client::{Client, ClientError};
-use forebay_core::{Endpoint, Namespace};
+use forebay_core::{ByteSize, Endpoint, Namespace};
 use forebay_node::{Config, TenantConfig};
 use forebay_wire::{ErrorCode, Refusal, Reply, Request, SentToken};
 use tokio_rustls::rustls::{ClientConnection, StreamOwned, pki_types::ServerName};
@@ -55,6 +55,7 @@ impl TenantSetup {
                 uids: Vec::new(),
                 certificates: by_name.into_iter().collect(),
                 namespaces: vec![path("namespace"), PathBuf::from("public")],
+                streams: ByteSize::ZERO,
             });
             authority.sign(name, &[&format!("{name}.example")], VALID);
         }

@@ -7,15 +7,16 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use forebay_core::ByteSize;
-use forebay_streams::{OpenOptions, OpenedStore};
+use forebay_streams::OpenOptions;
 
-use super::{StoreArgs, streams};
+use super::{StoreArgs, StreamPlace};
 use crate::output::{self, Verdict};
 
 pub const GET_EXAMPLES: &str = "\
 Examples:
   forebay stream get /nvme/spill tokens tokens.bin
-  forebay stream get /nvme/spill table table.arrows --consume";
+  forebay stream get /nvme/spill table table.arrows --consume
+  forebay stream get tls://node:7070 tokens tokens.bin";
 
 pub const CAT_EXAMPLES: &str = "\
 Examples:
@@ -30,7 +31,7 @@ struct Source {
     store: StoreArgs,
     /// The name of the stream.
     name: String,
-    /// Read ahead this number of blocks.
+    /// Read ahead this number of blocks. A node decides by itself.
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..))]
     depth: u32,
@@ -62,7 +63,7 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Verdict> {
     let (path, shown) = (&args.file, args.file.display());
     ensure!(!path.is_dir(), "`{shown}` is a directory; name a file in it");
     ensure!(args.force || !path.exists(), "`{shown}` exists; name another file, or use --force");
-    let store = args.source.store.open_or_borrow(None)?;
+    let store = args.source.store.open(None)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| ".".as_ref());
     let mut file = tempfile::NamedTempFile::new_in(folder)
@@ -74,7 +75,7 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Verdict> {
 }
 
 pub fn cat(args: &CatArgs) -> anyhow::Result<Verdict> {
-    let store = args.source.store.open_or_borrow(None)?;
+    let store = args.source.store.open(None)?;
     match copy(&store, &args.source, &mut io::stdout().lock()) {
         // A closed pipe (`| head`) is not an error.
         Err(error) if is_closed_pipe(&error) => Ok(Verdict::Yes),
@@ -87,14 +88,11 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn copy(store: &OpenedStore, source: &Source, out: &mut impl Write) -> anyhow::Result<ByteSize> {
+fn copy(store: &StreamPlace, source: &Source, out: &mut impl Write) -> anyhow::Result<ByteSize> {
     let Source { name, depth, consume, .. } = source;
-    let total = streams(store)?.into_iter().find(|info| info.name.as_str() == name);
+    let total = store.list()?.into_iter().find(|info| info.name.as_str() == name);
     let options = OpenOptions { depth: *depth, consume: *consume, ..OpenOptions::default() };
-    let reader = match store {
-        OpenedStore::Owned(store) => store.open(name, options)?,
-        OpenedStore::Borrowed(store) => store.open(name, options)?,
-    };
+    let reader = store.read(name, options)?;
     let bar = output::progress("reading");
     output::progress_total(&bar, total.map_or(0, |info| info.bytes));
     let mut bytes = 0;

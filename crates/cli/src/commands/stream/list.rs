@@ -1,7 +1,5 @@
 //! `forebay stream ls`, `rm` and `facts`.
 
-use std::time::Duration;
-
 use forebay_core::{
     ByteSize,
     streams::{
@@ -12,7 +10,7 @@ use forebay_core::{
 use forebay_streams::OpenedStore;
 use serde::Serialize;
 
-use super::{StoreArgs, streams};
+use super::{StoreArgs, StreamPlace};
 use crate::output::{self, Format, Verdict};
 
 /// A store.
@@ -72,8 +70,7 @@ impl ListedStream {
 }
 
 pub fn list(args: &Args) -> anyhow::Result<Verdict> {
-    let store = args.store.open_or_borrow(None)?;
-    let streams: Vec<_> = streams(&store)?.iter().map(ListedStream::of).collect();
+    let streams: Vec<_> = args.store.open(None)?.list()?.iter().map(ListedStream::of).collect();
     match args.format {
         Format::Json => output::json(&streams)?,
         Format::Text => {
@@ -92,7 +89,7 @@ pub fn list(args: &Args) -> anyhow::Result<Verdict> {
 pub fn remove(args: &RemoveArgs) -> anyhow::Result<Verdict> {
     let store = args.store.open(None)?;
     for name in &args.names {
-        store.destroy(name, Duration::ZERO)?;
+        store.destroy(name)?;
     }
     Ok(Verdict::Yes)
 }
@@ -108,9 +105,38 @@ struct ListedFacts {
     read_memory_bytes: u64,
 }
 
+/// What a node keeps for this user.
+#[derive(Debug, Serialize)]
+struct ListedBudget {
+    budget_bytes: u64,
+    used_bytes: u64,
+    streams: u64,
+    readers: u64,
+    block_bytes: u64,
+}
+
 pub fn facts(args: &Args) -> anyhow::Result<Verdict> {
-    let store = args.store.open_or_borrow(None)?;
-    let streams = streams(&store)?.len() as u64;
+    let store = match args.store.open(None)? {
+        StreamPlace::Local(store) => store,
+        StreamPlace::Node(node) => {
+            let (account, block_bytes) = node.facts()?;
+            let facts = ListedBudget {
+                budget_bytes: account.budget.0,
+                used_bytes: account.used.0,
+                streams: account.streams,
+                readers: account.readers,
+                block_bytes,
+            };
+            let rows = [
+                ("budget", size(facts.budget_bytes)),
+                ("used", size(facts.used_bytes)),
+                ("streams", facts.streams.to_string()),
+                ("open readers", facts.readers.to_string()),
+                ("longest block", size(facts.block_bytes)),
+            ];
+            return print(args.format, &facts, &rows);
+        }
+    };
     let facts = match &store {
         OpenedStore::Owned(store) => {
             let facts = store.facts();
@@ -118,7 +144,7 @@ pub fn facts(args: &Args) -> anyhow::Result<Verdict> {
                 is_owned_by_another_process: false,
                 capacity_bytes: facts.capacity.0,
                 free_bytes: Some(facts.free.0),
-                streams,
+                streams: facts.streams,
                 block_bytes: facts.block_length.0,
                 read_memory_bytes: facts.read_memory.0,
             }
@@ -127,26 +153,38 @@ pub fn facts(args: &Args) -> anyhow::Result<Verdict> {
             is_owned_by_another_process: true,
             capacity_bytes: store.capacity().0,
             free_bytes: None,
-            streams,
+            streams: store.list()?.len() as u64,
             block_bytes: store.block_length(),
             read_memory_bytes: store.read_memory_sizes().0.0,
         },
     };
-    match args.format {
-        Format::Json => output::json(&facts)?,
+    let owner = if facts.is_owned_by_another_process { "another process" } else { "none" };
+    let rows = [
+        ("owner", owner.to_owned()),
+        ("capacity", size(facts.capacity_bytes)),
+        ("free", facts.free_bytes.map_or_else(|| "unknown".into(), size)),
+        ("streams", facts.streams.to_string()),
+        ("longest block", size(facts.block_bytes)),
+        ("memory for reading", size(facts.read_memory_bytes)),
+    ];
+    print(args.format, &facts, &rows)
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).to_string()
+}
+
+fn print(
+    format: Format,
+    facts: &impl Serialize,
+    rows: &[(&str, String)],
+) -> anyhow::Result<Verdict> {
+    match format {
+        Format::Json => output::json(facts)?,
         Format::Text => {
-            let size = |bytes: u64| ByteSize(bytes).to_string();
-            let owner = if facts.is_owned_by_another_process { "another process" } else { "none" };
-            let rows = [
-                ("owner", owner.to_owned()),
-                ("capacity", size(facts.capacity_bytes)),
-                ("free", facts.free_bytes.map_or_else(|| "unknown".into(), size)),
-                ("streams", facts.streams.to_string()),
-                ("longest block", size(facts.block_bytes)),
-                ("memory for reading", size(facts.read_memory_bytes)),
-            ];
-            let lines = rows.map(|(name, value)| format!("{name:<20}{value}\n"));
-            output::data(&lines.concat())?;
+            let lines: String =
+                rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect();
+            output::data(&lines)?;
         }
     }
     Ok(Verdict::Yes)

@@ -25,7 +25,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   forebay stream put /nvme/spill tokens tokens.bin --capacity 50GB
   forebay stream put /nvme/spill table table.arrow --arrow --lease 720min
-  zstd -dc dump.zst | forebay stream put /nvme/spill dump";
+  zstd -dc dump.zst | forebay stream put /nvme/spill dump
+  forebay stream put tls://node:7070 tokens tokens.bin";
 
 /// The first bytes of an Arrow file; a stream begins otherwise.
 const ARROW_FILE: &[u8] = b"ARROW1";
@@ -39,7 +40,7 @@ pub struct Args {
     name: String,
     /// Read this file [default: standard input].
     file: Option<PathBuf>,
-    /// Create the store with this capacity, or change its capacity.
+    /// Create the store with this capacity, or change its capacity. Not for a node.
     #[arg(long, value_name = "SIZE")]
     capacity: Option<ByteSize>,
     /// Read Arrow IPC, a file or a stream, and write its record batches.
@@ -58,7 +59,8 @@ pub fn run(args: &Args) -> anyhow::Result<Verdict> {
     let opened = file.map(open).transpose()?;
     let store = args.store.open(args.capacity)?;
     let lifetime = args.lease.map_or(Lifetime::Kept, Lifetime::Lease);
-    let writer = store.create(&args.name, CreateOptions { lifetime, full: FullPolicy::Error })?;
+    let options = CreateOptions { lifetime, full: FullPolicy::Error };
+    let writer = store.create(&args.name, options)?;
     let bar = output::progress("writing");
     if let Some((_, length)) = &opened {
         output::progress_total(&bar, *length);

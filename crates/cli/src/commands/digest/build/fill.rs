@@ -1,7 +1,8 @@
 //! Fill: puts what a build reads into the nodes, so that the first epoch does not read it again.
 //!
-//! A thread of its own claims and puts blobs by address, as `forebay.wrap` does. It ends when a node
-//! is full or fails ([`FillLedger`] decides), and the build goes on. Nothing is evicted for it.
+//! A thread of its own claims and puts blobs by address, as `forebay.wrap` does. It ends when a
+//! node is full or fails ([`FillLedger`] decides), and the build goes on. Nothing is evicted for
+//! it.
 
 use std::{
     sync::{
