@@ -20,7 +20,9 @@ use forebay_core::{
 use forebay_streams::{BlockSink, BlockSource, Reader, StreamError, Writer};
 use forebay_wire::{ErrorCode, Reply, Request, StreamReply, StreamRequest, VERSION_STREAMS};
 
-use crate::{Client, ClientError, Interrupt, Result, frame_io::StreamFrame, wait::WaitPolicy};
+use crate::{
+    Client, ClientError, Interrupt, Result, ThisMachine, frame_io::StreamFrame, wait::WaitPolicy,
+};
 
 type StreamResult<T> = std::result::Result<T, StreamError>;
 
@@ -157,8 +159,14 @@ impl NodeStreams {
 
     fn connect(&self) -> StreamResult<Client> {
         let policy = WaitPolicy::interruptible(&self.interrupt);
-        let client =
-            Client::connect_with(&self.credentials, &self.endpoint, &self.job, TIMEOUT, policy);
+        let client = Client::connect_with(
+            &ThisMachine::shared(),
+            &self.credentials,
+            &self.endpoint,
+            &self.job,
+            TIMEOUT,
+            policy,
+        );
         let client = client.map_err(stream_error)?;
         if client.version() < VERSION_STREAMS {
             return Err(StreamError::Refused(format!(
