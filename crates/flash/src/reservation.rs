@@ -66,8 +66,8 @@ impl Reservation {
         &mut self.buffer[start..start + self.length]
     }
 
-    /// Copies a payload of the reserved length. Each frame's checksum is computed while the frame is
-    /// in the processor's cache.
+    /// Copies a payload of the reserved length. Each frame's checksum is computed while the frame
+    /// is in the processor's cache.
     pub fn fill(mut self, payload: &[u8]) -> FilledEntry {
         assert_eq!(payload.len(), self.length, "a payload of the reserved length");
         let frames = self.bytes_mut().chunks_mut(FRAME_SIZE).zip(payload.chunks(FRAME_SIZE));

@@ -108,8 +108,8 @@ impl LoanSocket {
         Ok(connected)
     }
 
-    /// Repeats a call that was interrupted. The completion of a read in an `io_uring` of this thread
-    /// interrupts it, too, without a signal.
+    /// Repeats a call that was interrupted. The completion of a read in an `io_uring` of this
+    /// thread interrupts it, too, without a signal.
     fn uninterrupted<T>(
         &self,
         mut call: impl FnMut(&Uninherited<OwnedFd>) -> io::Result<T>,

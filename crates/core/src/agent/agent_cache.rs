@@ -80,8 +80,8 @@ impl AgentCache {
         self.move_to(blob, Stage::Whole);
     }
 
-    /// Reserves space for a prefetch of this length. Returns whether it fits beside the unread blobs
-    /// and other prefetches; if so, [`AgentCache::end_prefetch`] must follow.
+    /// Reserves space for a prefetch of this length. Returns whether it fits beside the unread
+    /// blobs and other prefetches; if so, [`AgentCache::end_prefetch`] must follow.
     pub fn begin_prefetch(&mut self, length: u64) -> bool {
         let expected = self.bytes_expected.saturating_add(length);
         let fits = expected.saturating_add(self.bytes_unread as u64) <= self.bytes_max as u64;
