@@ -14,8 +14,9 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::{
     format::{
-        BLOCK_SIZE, DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX, REGIONS_MIN,
-        REGIONS_OFFSET, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
+        BLOCK_SIZE, CLASS_STREAM, DeviceId, EntryHeader, Footer, Geometry, REGION_SIZE_MAX,
+        REGION_SIZE_MIN, REGIONS_MAX, REGIONS_MIN, REGIONS_OFFSET, RegionHeader, RegionId,
+        RegionUse, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
     },
     io::{DeviceFile, DeviceFileError},
 };
@@ -77,6 +78,11 @@ pub enum DeviceError {
     Truncated { path: PathBuf, size: ByteSize, recorded: ByteSize },
     #[error("capacity {capacity} is too small: with regions of {region_size}, set at least {min}")]
     TooSmall { capacity: ByteSize, region_size: ByteSize, min: ByteSize },
+    #[error(
+        "streams lie beyond {capacity} of {}: remove them, or set a capacity of at least {} MiB",
+        path.display(), min.0 >> 20
+    )]
+    StreamsBeyond { path: PathBuf, capacity: ByteSize, min: ByteSize },
     #[error("{} is named twice: name each device once", path.display())]
     Duplicate { path: PathBuf },
     #[error(
@@ -187,6 +193,11 @@ pub fn open_device(config: &DeviceConfig) -> Result<OpenedDevice, DeviceError> {
     }
     let wanted = geometry_for(config.capacity, known.geometry.region_size)?;
     let geometry = Geometry { device: known.geometry.device, ..wanted };
+    if let Some(RegionId(last)) = last_stream_region(&file, known.geometry, wanted.regions) {
+        let min = Geometry { regions: last + 1, ..geometry }.device_size();
+        let (capacity, min) = (config.capacity, ByteSize(min));
+        return Err(DeviceError::StreamsBeyond { path: path(), capacity, min });
+    }
     // A file grows before the superblock is written and shrinks afterwards, so that the superblock
     // never describes more than there is.
     let size = geometry.device_size();
@@ -198,6 +209,34 @@ pub fn open_device(config: &DeviceConfig) -> Result<OpenedDevice, DeviceError> {
     let superblock = Superblock { geometry, owner: known.owner, epoch };
     let regions_before = known.geometry.regions;
     Ok(OpenedDevice { file, superblock, regions_before, shorten_to, is_block_device })
+}
+
+/// The last region, from `first` on, in which a restart would find entries of streams. They exist
+/// nowhere else, so they are not cut off. Entries of a cache are.
+fn last_stream_region(file: &DeviceFile, geometry: Geometry, first: u32) -> Option<RegionId> {
+    (first..geometry.regions).rev().map(RegionId).find(|region| {
+        has_stream_entries(file, geometry, geometry.region_offset(*region)).unwrap_or(false)
+    })
+}
+
+/// Whether the region at this offset has an entry of a stream that outlives its process. A region
+/// has a header before its first entry, so the header alone does not show it. A region that cannot
+/// be read has none: a restart would not find them either.
+fn has_stream_entries(file: &DeviceFile, geometry: Geometry, offset: u64) -> std::io::Result<bool> {
+    let Geometry { device, region_size, .. } = geometry;
+    let header = RegionHeader::decode(&file.read_block(offset)?);
+    let of_stream = |header: &RegionHeader| {
+        let of_class =
+            matches!(header.usage, RegionUse::Group { class, .. } if class == CLASS_STREAM);
+        of_class && header.device == device
+    };
+    let Some(header) = header.filter(of_stream) else { return Ok(false) };
+    let end = file.read_block(offset + region_size - BLOCK_SIZE as u64)?;
+    if Footer::size_at(&end, device, header.generation).is_some() {
+        return Ok(true);
+    }
+    let first = EntryHeader::peek(&file.read_block(offset + BLOCK_SIZE as u64)?);
+    Ok(first.is_some_and(|first| first.device == device && first.generation == header.generation))
 }
 
 /// Whether it is a file that starts with other data than a superblock or zeros.

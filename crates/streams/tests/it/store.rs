@@ -222,3 +222,39 @@ fn a_reader_opens_right_after_another_was_closed() {
         assert!(reader.is_ok(), "time {time}: {}", reader.err().unwrap());
     }
 }
+
+/// Promise 9: a smaller capacity cuts off no stream that is kept. What ends with the process may be
+/// cut off, and so may regions that no stream uses any more.
+#[test]
+fn a_store_does_not_become_smaller_than_its_kept_streams() {
+    for backend in [Backend::Auto, Backend::Threads] {
+        let directory = tempfile::tempdir().unwrap();
+        let sized = |capacity| StoreConfig { capacity, ..config(&directory, backend) };
+        let large = ByteSize::mib(65);
+        let store = sized(large).open().unwrap();
+        let length = usize::try_from(store.block_length()).unwrap();
+        write(&store, "a", KEPT, 3, length);
+        write(&store, "b", KEPT, 6, length);
+        write(&store, "spill", CreateOptions::default(), 4, length);
+        drop(store);
+        let path = directory.path().join("store/store.flash");
+        let before = std::fs::read(&path).unwrap();
+        let small = ByteSize::mib(21);
+        let error = sized(small).open().err().expect("refused").to_string();
+        assert!(error.contains("streams lie beyond 21 MiB"), "{error}");
+        assert!(std::fs::read(&path).unwrap() == before, "the refusal changes nothing");
+        let (_, least) = error.rsplit_once("at least ").unwrap();
+        let least: ByteSize = least.parse().unwrap();
+        assert!(small < least && least < large, "{error}");
+        assert!(sized(ByteSize(least.0 - 1)).open().is_err(), "{least} is the least");
+        let store = sized(least).open().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), least.0);
+        assert_eq!(read(&store, "a", OpenOptions::default(), length), 3);
+        assert_eq!(read(&store, "b", OpenOptions::default(), length), 6);
+        store.destroy("b", TIMEOUT).unwrap();
+        drop(store);
+        let store = sized(small).open().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), small.0);
+        assert_eq!(read(&store, "a", OpenOptions::default(), length), 3);
+    }
+}
