@@ -39,6 +39,8 @@ impl OwnedWriter {
         full: FullPolicy,
     ) -> Result<Self, StreamError> {
         let name = StreamName::new(name)?;
+        // Their names are free.
+        shared.end_leases();
         let gone = || StreamError::Catalogue(CatalogueError::FamilyGone(name.to_string()));
         let group = shared.group(family).ok_or_else(gone)?;
         let (id, number) = {
@@ -99,6 +101,16 @@ impl OwnedWriter {
             Uncounted { shared: &self.shared, group: self.group, ordinal, is_counted: false };
         while let Some(rejected) = self.try_commit(ordinal, entry).await? {
             entry = rejected;
+            if self.shared.end_leases() {
+                continue;
+            }
+            if self.full == FullPolicy::Error {
+                return Err(StreamError::Full {
+                    stream: self.name.to_string(),
+                    needed: ByteSize(length),
+                    capacity: self.shared.capacity(),
+                });
+            }
             self.shared.request(ShardRequest::AwaitSpace).await.map_err(|e| self.failed(e))?;
         }
         let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length);
@@ -110,7 +122,7 @@ impl OwnedWriter {
         Ok(())
     }
 
-    /// Commits an entry once. Returns it if the writer has to wait for space.
+    /// Commits an entry once. Returns it if the store is full.
     async fn try_commit(
         &self,
         ordinal: u64,
@@ -121,14 +133,7 @@ impl OwnedWriter {
         let commit = ShardRequest::Commit { group, name, tag, entry };
         match self.shared.request(commit).await {
             Ok(ShardAnswer::NotCommitted { error: RequestError::NoSpace, entry }) => {
-                match self.full {
-                    FullPolicy::Wait => Ok(Some(entry)),
-                    FullPolicy::Error => Err(StreamError::Full {
-                        stream: self.name.to_string(),
-                        needed: ByteSize(entry.length()),
-                        capacity: self.shared.capacity(),
-                    }),
-                }
+                Ok(Some(entry))
             }
             Ok(ShardAnswer::NotCommitted { error, .. }) | Err(error) => Err(self.failed(error)),
             Ok(_) => Ok(None),

@@ -75,8 +75,29 @@ impl Shared {
         }
     }
 
+    /// Destroys the streams whose lease has ended. Readers that have one open may finish. False if
+    /// there are none.
+    pub(crate) fn end_leases(&self) -> bool {
+        let now_ms = (self.clock)();
+        let ended: Vec<StreamId> = {
+            let mut catalogue = self.catalogue.lock();
+            let ended = catalogue.expired(now_ms).into_iter();
+            ended.filter_map(|name| catalogue.destroy(&name).ok()).collect()
+        };
+        for id in &ended {
+            // Not posted: an append that follows finds their regions free, or waits for them.
+            self.remove_with(*id, |request| drop(self.engine.request(request)));
+        }
+        !ended.is_empty()
+    }
+
     /// Removes a destroyed stream without waiting for it, and without making that durable first.
     pub(crate) fn remove_if_destroyed(&self, id: StreamId) {
+        self.remove_with(id, |request| self.post(request));
+    }
+
+    /// Removes a stream if it is destroyed and has no reader.
+    fn remove_with(&self, id: StreamId, send: impl Fn(ShardRequest)) {
         let removed = {
             let mut catalogue = self.catalogue.lock();
             let info = catalogue.info(id);
@@ -88,17 +109,17 @@ impl Shared {
         match removal {
             Removal::Family => {
                 self.groups.lock().remove(&family);
-                self.post(ShardRequest::Release { group, guard: GuardKind::Pin });
-                self.post(ShardRequest::Free { group, lease_timeout: Duration::ZERO });
+                send(ShardRequest::Release { group, guard: GuardKind::Pin });
+                send(ShardRequest::Free { group, lease_timeout: Duration::ZERO });
             }
             Removal::Ordinals { record, ordinals } => {
                 if let Some(number) = record
                     && let Some(ordinal) = self.catalogue.lock().next_ordinal(family)
                 {
                     let record = Record::Destroyed(number).encode();
-                    self.post(record_append(group, ordinal, number.0 | RECORD_TAG, record));
+                    send(record_append(group, ordinal, number.0 | RECORD_TAG, record));
                 }
-                self.post(ShardRequest::ReleaseOrdinals { group, ordinals });
+                send(ShardRequest::ReleaseOrdinals { group, ordinals });
             }
         }
     }

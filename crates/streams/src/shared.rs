@@ -171,6 +171,7 @@ impl Shared {
         name: &StreamName,
         mode: OpenMode,
     ) -> Result<OpenedStream, StreamError> {
+        self.end_leases();
         let groups = self.groups.lock().clone();
         let (id, family, number) = {
             let mut catalogue = self.catalogue.lock();

@@ -232,7 +232,6 @@ impl Store {
     pub fn create(&self, name: &str, options: CreateOptions) -> Result<Writer, StreamError> {
         self.check_process()?;
         let family = StreamName::new(name)?;
-        self.collect_expired();
         let family = self.shared.add_family(family, options.lifetime, true)?;
         let writer = OwnedWriter::create(&self.shared, name, family, options.full);
         if writer.is_err() {
@@ -323,6 +322,7 @@ impl Store {
 
     /// The streams, by name.
     pub fn list(&self) -> Vec<StreamInfo> {
+        self.shared.end_leases();
         self.shared.catalogue.lock().list()
     }
 
@@ -364,13 +364,7 @@ impl Store {
 
     /// Destroys streams whose lease has ended and that have no reader.
     pub fn collect_expired(&self) {
-        let expired = self.shared.catalogue.lock().expired((self.shared.clock)());
-        for name in expired {
-            let destroyed = self.shared.catalogue.lock().destroy(&name);
-            if let Ok(id) = destroyed {
-                self.shared.remove_if_destroyed(id);
-            }
-        }
+        self.shared.end_leases();
     }
 }
 

@@ -456,7 +456,7 @@ impl StreamCatalogue {
     pub fn expired(&self, now_ms: u64) -> Vec<StreamName> {
         let ended = |stream: &Stream| {
             let is_over = stream.expires_at_ms.is_some_and(|at| at <= now_ms);
-            is_over && stream.state == StreamState::Sealed && stream.readers == 0
+            is_over && stream.state == StreamState::Sealed
         };
         let streams = self.names.values().filter_map(|id| self.streams.get(id));
         streams.filter(|stream| ended(stream)).map(|stream| stream.name.clone()).collect()

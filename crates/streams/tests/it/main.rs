@@ -1,4 +1,4 @@
-//! Tests of streams. `model` and `crashes` run on a simulated disk, where one seed decides
+//! Tests of streams. `model`, `crashes` and `leases` run on a simulated disk, where one seed decides
 //! everything: `SEED=n` replays one seed, `SEEDS=n` runs the seeds 0 to n - 1. `store` uses real
 //! files and threads, `kills` and `borrowers` real processes.
 
@@ -6,6 +6,7 @@ mod arrow;
 mod borrowers;
 mod crashes;
 mod kills;
+mod leases;
 mod limits;
 mod model;
 mod sim;

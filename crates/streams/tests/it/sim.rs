@@ -221,9 +221,16 @@ impl Engine for SimEngine {
 
 /// A store on a disk, at this time in milliseconds.
 pub fn open_store(disk: SimDisk, now_ms: u64) -> (Arc<SimEngine>, Store) {
+    open_store_with(disk, move || now_ms)
+}
+
+/// A store on a disk, with this clock.
+pub fn open_store_with(
+    disk: SimDisk,
+    clock: impl Fn() -> u64 + Send + Sync + 'static,
+) -> (Arc<SimEngine>, Store) {
     let engine = SimEngine::open(disk);
     let shared: Arc<dyn Engine> = Arc::clone(&engine) as _;
-    let store =
-        engine.run(Store::on_engine(shared, move || now_ms)).expect("the disk has no faults");
+    let store = engine.run(Store::on_engine(shared, clock)).expect("the disk has no faults");
     (engine, store)
 }
