@@ -289,12 +289,21 @@ pub fn check_region_size(size: ByteSize) -> Result<(), DeviceError> {
 }
 
 /// Size of an existing file or device; `None` if it is missing or empty, or neither.
-pub fn size_of(path: &Path) -> Option<ByteSize> {
+pub fn size_of(path: &Path) -> std::io::Result<Option<ByteSize>> {
     // Opening a pipe without a writer would block.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag");
-    let mut file = std::fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
-    let size = file.seek(SeekFrom::End(0)).ok()?;
-    (size > 0).then_some(ByteSize(size))
+    let mut file = match std::fs::File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            return match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => Ok(None),
+                _ => Err(error),
+            };
+        }
+    };
+    // A pipe has no size.
+    let size = file.seek(SeekFrom::End(0)).unwrap_or(0);
+    Ok((size > 0).then_some(ByteSize(size)))
 }
 
 /// Rejects lists in which one device occurs twice, under one name or several.

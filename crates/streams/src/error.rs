@@ -16,6 +16,10 @@ pub enum StoreError {
     Directory { path: PathBuf, source: std::io::Error },
     #[error("there is no store in {}: name a capacity to create one", .0.display())]
     NotFound(PathBuf),
+    #[error("the store in {} belongs to another user: run as that user", .0.display())]
+    NotPermitted(PathBuf),
+    #[error("{} cannot be the directory of a store: name another", path.display())]
+    Path { path: PathBuf, source: std::io::Error },
     #[error("memory {memory} is too small for blocks of {block}: use at least {min}")]
     Memory { memory: ByteSize, block: ByteSize, min: ByteSize },
     #[error(transparent)]

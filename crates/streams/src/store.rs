@@ -1,6 +1,7 @@
 //! Stores: a directory with one device file, owned by one process.
 
 use std::{
+    io::ErrorKind,
     path::PathBuf,
     pin::pin,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -75,8 +76,12 @@ impl StoreConfig {
     pub fn existing(directory: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let directory = directory.into();
         match forebay_flash::size_of(&directory.join(DEVICE)) {
-            Some(capacity) => Ok(Self::new(directory, capacity)),
-            None => Err(StoreError::NotFound(directory)),
+            Ok(Some(capacity)) => Ok(Self::new(directory, capacity)),
+            Ok(None) => Err(StoreError::NotFound(directory)),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                Err(StoreError::NotPermitted(directory))
+            }
+            Err(source) => Err(StoreError::Path { path: directory, source }),
         }
     }
 
@@ -132,7 +137,14 @@ impl StoreConfig {
 
     /// Opens the store, or borrows it from the process that has it open.
     pub fn open_or_borrow(&self) -> Result<OpenedStore, StoreError> {
-        let borrow = || BorrowedStore::connect(&self.directory, self.memory);
+        let borrow = || match BorrowedStore::connect(&self.directory, self.memory) {
+            Err(StoreError::Borrow { path, source })
+                if source.kind() == ErrorKind::PermissionDenied =>
+            {
+                Err(StoreError::NotPermitted(path))
+            }
+            connected => connected,
+        };
         if let Some(store) = borrow()? {
             return Ok(OpenedStore::Borrowed(store));
         }

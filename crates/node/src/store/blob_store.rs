@@ -108,8 +108,9 @@ impl BlobStore {
         let share = ByteSize(config.capacity_of(free).0 / devices.len() as u64);
         let device = |path: PathBuf| {
             // Without `capacity`, a file keeps its size and a block device is used whole.
-            let existing = if config.capacity.is_none() { size_of(&path) } else { None };
-            let capacity = existing.unwrap_or(share);
+            // The opening reports a path that cannot be read.
+            let existing = || size_of(&path).ok().flatten().unwrap_or(share);
+            let capacity = if config.capacity.is_none() { existing() } else { share };
             DeviceConfig { path, capacity, region_size: config.region_size, owner }
         };
         let mut flash = FlashConfig::new(devices.into_iter().map(device).collect());

@@ -122,7 +122,7 @@ fn space(config: &Config, is_running: bool) -> Vec<Finding> {
     let directory = nearest(&config.directory);
     let Ok(space) = rustix::fs::statvfs(&directory) else { return findings };
     let free = ByteSize(space.f_bavail.saturating_mul(space.f_frsize));
-    let reserved = size_of(&config.directory.join("cache.flash"));
+    let reserved = size_of(&config.directory.join("cache.flash")).ok().flatten();
     findings.push(match (config.capacity, reserved) {
         (None, Some(reserved)) => ok("space", format!("{reserved} reserved, {free} free")),
         (Some(wanted), reserved) if wanted.0 > free.0 + reserved.map_or(0, |size| size.0) => {
@@ -164,7 +164,8 @@ fn capacity(config: &Config) -> ByteSize {
         [] => vec![config.directory.join("cache.flash")],
         named => named.to_vec(),
     };
-    let existing: Vec<ByteSize> = devices.iter().filter_map(|path| size_of(path)).collect();
+    let size = |path: &PathBuf| size_of(path).ok().flatten();
+    let existing: Vec<ByteSize> = devices.iter().filter_map(size).collect();
     if config.capacity.is_none() && existing.len() == devices.len() {
         return ByteSize(existing.iter().map(|size| size.0).sum());
     }
