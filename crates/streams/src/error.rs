@@ -63,7 +63,7 @@ pub enum StreamError {
     TooLong { length: u64, max: u64 },
     #[error(
         "the store is full ({capacity}): stream {stream:?} needs {needed} more; destroy streams, \
-         use a larger `capacity`, or wait for consumers with `FullPolicy::Wait`"
+         use a larger `capacity`, or let the writer wait for space"
     )]
     Full { stream: String, needed: ByteSize, capacity: ByteSize },
     #[error(
@@ -79,6 +79,8 @@ pub enum StreamError {
     Write { stream: String, error: RequestError },
     #[error("stream {0:?} was destroyed while it was read")]
     Destroyed(String),
+    #[error("stream {0:?} was destroyed while it was written: create it again")]
+    DestroyedUnsealed(String),
     #[error("stream {0:?} was dropped by its writer before it was sealed")]
     Abandoned(String),
     #[error(

@@ -38,7 +38,7 @@ impl OwnedWriter {
         family: FamilyId,
         full: FullPolicy,
     ) -> Result<Self, StreamError> {
-        let name = StreamName::new(name)?;
+        let name = StreamName::for_new(name)?;
         // Their names are free.
         shared.end_leases();
         let gone = || StreamError::Catalogue(CatalogueError::FamilyGone(name.to_string()));
@@ -95,7 +95,7 @@ impl OwnedWriter {
     async fn commit_entry(&mut self, mut entry: FilledEntry) -> Result<(), StreamError> {
         self.shared.check_process()?;
         let length = entry.length();
-        let gone = || StreamError::Destroyed(self.name.to_string());
+        let gone = || StreamError::DestroyedUnsealed(self.name.to_string());
         let ordinal = self.shared.catalogue.lock().next_ordinal(self.family).ok_or_else(gone)?;
         let mut uncounted =
             Uncounted { shared: &self.shared, group: self.group, ordinal, is_counted: false };
@@ -115,7 +115,7 @@ impl OwnedWriter {
         }
         let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length);
         if !added? {
-            return Err(StreamError::Destroyed(self.name.to_string()));
+            return Err(StreamError::DestroyedUnsealed(self.name.to_string()));
         }
         uncounted.is_counted = true;
         self.shared.notify_followers(self.id, false);
@@ -149,7 +149,7 @@ impl OwnedWriter {
             let lifetime = catalogue.lifetime(self.family);
             catalogue.seal_record(self.id, now_ms).zip(lifetime)
         };
-        let destroyed = || StreamError::Destroyed(self.name.to_string());
+        let destroyed = || StreamError::DestroyedUnsealed(self.name.to_string());
         let (record, lifetime) = sealed.ok_or_else(destroyed)?;
         let runs = record.runs.clone();
         if lifetime.is_durable() {

@@ -243,7 +243,7 @@ impl Store {
     /// Creates a stream in a family of its own.
     pub fn create(&self, name: &str, options: CreateOptions) -> Result<Writer, StreamError> {
         self.check_process()?;
-        let family = StreamName::new(name)?;
+        let family = StreamName::for_new(name)?;
         let family = self.shared.add_family(family, options.lifetime, true)?;
         let writer = OwnedWriter::create(&self.shared, name, family, options.full);
         if writer.is_err() {
@@ -255,7 +255,7 @@ impl Store {
     /// Creates a family: streams of one lifetime that share regions.
     pub fn family(&self, name: &str, lifetime: Lifetime) -> Result<Family, StreamError> {
         self.check_process()?;
-        let id = self.shared.add_family(StreamName::new(name)?, lifetime, false)?;
+        let id = self.shared.add_family(StreamName::for_new(name)?, lifetime, false)?;
         Ok(Family { shared: self.shared.clone(), id, lifetime })
     }
 

@@ -19,6 +19,8 @@ pub enum StreamNameError {
     TooLong(usize),
     #[error("the name {0:?} has a control character: use printable text")]
     Control(String),
+    #[error("the name {0:?} has a character that changes the direction of text: remove it")]
+    Direction(String),
     #[error("the name is not UTF-8: use printable text")]
     NotUtf8,
 }
@@ -32,6 +34,17 @@ impl StreamName {
             _ if name.chars().any(char::is_control) => Err(StreamNameError::Control(name.into())),
             _ => Ok(Self(name.into())),
         }
+    }
+
+    /// Checks the name of a new stream or family. It may have no invisible character that changes
+    /// the direction of text, because such a name looks like another one.
+    pub fn for_new(name: &str) -> Result<Self, StreamNameError> {
+        let is_direction = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        let checked = Self::new(name)?;
+        if name.contains(is_direction) {
+            return Err(StreamNameError::Direction(name.into()));
+        }
+        Ok(checked)
     }
 
     /// Checks a name in bytes.

@@ -300,6 +300,7 @@ fn a_writer_waits_for_the_space_that_a_consumer_frees() {
     let error = engine.run(third.append_async(&content(7, length))).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("\"third\"") && text.contains("8 MiB"), "{text}");
+    assert!(text.contains("let the writer wait for space") && !text.contains("::"), "{text}");
     let consume = OpenOptions { depth: 2, consume: true, ..OpenOptions::default() };
     let mut reader = store.open("first", consume).unwrap();
     let write = async {

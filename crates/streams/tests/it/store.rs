@@ -168,6 +168,21 @@ fn a_reader_that_races_a_destroy_gets_its_blocks_or_a_clear_error() {
     eventually("all space is back", || store.facts().free == store.facts().capacity);
 }
 
+#[test]
+fn a_writer_of_a_destroyed_stream_hears_that_it_was_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = config(&directory, Backend::Auto).open().unwrap();
+    let mut writers = ["append", "seal"].map(|name| store.create(name, KEPT).unwrap());
+    for name in ["append", "seal"] {
+        store.destroy(name, Duration::ZERO).unwrap();
+    }
+    let appended = writers[0].append(b"block").unwrap_err().to_string();
+    assert!(appended.contains("\"append\" was destroyed while it was written"), "{appended}");
+    let [_, writer] = writers;
+    let sealed = writer.seal().unwrap_err().to_string();
+    assert!(sealed.contains("\"seal\" was destroyed while it was written"), "{sealed}");
+}
+
 /// Bad input: one line that says what and what to do.
 #[test]
 fn bad_input_is_refused_with_a_remedy() {
@@ -177,6 +192,11 @@ fn bad_input_is_refused_with_a_remedy() {
     assert_eq!(create(""), StreamError::Name(StreamNameError::Empty));
     assert_eq!(create(&"x".repeat(129)), StreamError::Name(StreamNameError::TooLong(129)));
     assert!(create("a\nb").to_string().contains("control character"));
+    for direction in ['\u{202a}', '\u{202e}', '\u{2066}', '\u{2069}'] {
+        let text = create(&format!("a{direction}b")).to_string();
+        assert!(text.contains("direction of text") && !text.contains(direction), "{text}");
+        assert!(store.family(&format!("a{direction}b"), Lifetime::Kept).is_err());
+    }
     let mut writer = store.create("s", KEPT).unwrap();
     assert_eq!(create("s"), CatalogueError::Taken("s".into()).into());
     let long = vec![0; usize::try_from(store.block_length()).unwrap() + 1];
