@@ -83,7 +83,6 @@ impl OwnedReader {
         waits: bool,
     ) -> Result<Self, StreamError> {
         let name = StreamName::new(name)?;
-        shared.end_leases();
         shared.id_of(&name)?;
         let slot_length = slot_length(shared.block_length);
         let depth = options.depth.max(1);

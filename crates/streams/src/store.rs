@@ -359,7 +359,7 @@ impl Store {
         StoreFacts {
             capacity: shared.capacity(),
             free: ByteSize(counters.regions_free * engine.geometry().region_size),
-            streams: shared.catalogue.lock().list().len() as u64,
+            streams: self.list().len() as u64,
             block_length: ByteSize(shared.block_length),
             write_memory: size(shared.memory.size()),
             write_memory_free: size(shared.memory.free_bytes()),
