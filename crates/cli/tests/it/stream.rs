@@ -3,7 +3,10 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{
+        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
     process::{Output, Stdio},
     sync::Arc,
 };
@@ -116,7 +119,11 @@ fn bad_input_is_refused_with_a_remedy() {
     put(&["", "file"]).refuses(&["the name is empty"]);
     put(&["y", "file", "--lease", "soon"]).refuses(&["soon"]);
     stream(&sandbox, &["cat", "store", "y"]).refuses(&["no stream \"y\""]);
-    stream(&sandbox, &["rm", "store", "y"]).refuses(&["no stream \"y\""]);
+    let ran = stream(&sandbox, &["rm", "store", "y"]).run();
+    assert_eq!(
+        (ran.code, ran.stderr.as_str()),
+        (Some(1), "error: no stream \"y\"; 0 others removed\n")
+    );
     stream(&sandbox, &["get", "store", "x", "no/where"]).refuses(&["directory `no`"]);
     stream(&sandbox, &["cat", "store", "x", "--depth", "999"]).refuses(&["smaller `depth`"]);
     let cat = piped(stream(&sandbox, &["cat", "store", "x"]), b"");
@@ -176,4 +183,92 @@ fn a_node_keeps_streams_for_its_tenants() {
     team(&["rm", socket, "x"]).refuses(&["no stream \"x\""]);
     assert_eq!(owner(&["ls", socket]).succeeds().stdout.lines().count(), 2, "the owner's is there");
     owner(&["get", "tcp://nowhere", "x", "y"]).refuses(&["tcp://nowhere"]);
+}
+
+/// A store with the stream `x`, which has the bytes `text`.
+fn small_store() -> Sandbox {
+    let sandbox = Sandbox::new();
+    fs::write(sandbox.out("file"), "text").unwrap();
+    stream(&sandbox, &["put", "store", "x", "file", "--capacity", "65MiB"]).succeeds();
+    sandbox
+}
+
+#[test]
+fn all_streams_that_exist_are_removed_and_the_others_reported() {
+    let sandbox = small_store();
+    stream(&sandbox, &["put", "store", "z", "file"]).succeeds();
+    let ran = stream(&sandbox, &["rm", "store", "x", "nope", "z", "none"]).run();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(ran.stderr, "error: no stream \"none\", \"nope\"; 2 others removed\n");
+    assert!(listed(&sandbox).is_empty());
+}
+
+#[test]
+fn a_file_gets_the_permissions_of_the_umask_and_keeps_its_own() {
+    let sandbox = small_store();
+    let mode = |name| fs::metadata(sandbox.out(name)).unwrap().mode() & 0o777;
+    let get = ["get", "store", "x", "new"];
+    stream(&sandbox, &get).succeeds();
+    // The mode of `file`, which this process has created, shows its umask.
+    assert_eq!(mode("new"), mode("file"));
+    fs::set_permissions(sandbox.out("new"), fs::Permissions::from_mode(0o640)).unwrap();
+    stream(&sandbox, &[&get[..], &["--force"]].concat()).succeeds();
+    assert_eq!(mode("new"), 0o640);
+}
+
+#[test]
+fn a_link_is_followed_and_a_pipe_is_written() {
+    let sandbox = small_store();
+    let get = |name| stream(&sandbox, &["get", "store", "x", name, "--force"]);
+    fs::create_dir(sandbox.out("folder")).unwrap();
+    symlink("folder/target", sandbox.out("link")).unwrap();
+    for _ in ["new", "replaced"] {
+        get("link").succeeds();
+        assert_eq!(fs::read(sandbox.out("folder/target")).unwrap(), b"text");
+        assert!(fs::symlink_metadata(sandbox.out("link")).unwrap().is_symlink());
+    }
+    symlink("loop", sandbox.out("loop")).unwrap();
+    get("loop").refuses(&["more than 40 links"]);
+    let pipe = sandbox.out("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read(pipe).unwrap()
+    });
+    get("pipe").succeeds();
+    assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo(), "it stays a pipe");
+    assert_eq!(reader.join().unwrap(), b"text");
+}
+
+/// Promise 9: `--capacity` cuts off no stream.
+#[test]
+fn a_smaller_capacity_is_refused_while_streams_lie_beyond_it() {
+    let sandbox = Sandbox::new();
+    let bytes = content(1, 20_000_000);
+    fs::write(sandbox.out("file"), &bytes).unwrap();
+    stream(&sandbox, &["put", "store", "a", "file", "--capacity", "65MiB"]).succeeds();
+    stream(&sandbox, &["put", "store", "b", "file"]).succeeds();
+    let small = stream(&sandbox, &["put", "store", "c", "file", "--capacity", "30MB"]);
+    small.refuses(&["streams lie beyond 30.0 MB", "remove them", "at least"]);
+    let cat = piped(stream(&sandbox, &["cat", "store", "b"]), b"");
+    assert!(cat.stdout == bytes, "nothing is lost");
+}
+
+#[test]
+fn a_store_that_cannot_be_looked_at_is_not_called_missing() {
+    let sandbox = small_store();
+    let long = "x".repeat(300);
+    stream(&sandbox, &["ls", &long]).refuses(&["File name too long"]);
+    let store = sandbox.out("store");
+    let mut ls = stream(&sandbox, &["ls", store.to_str().unwrap()]);
+    if rustix::process::geteuid().is_root() {
+        // The directory is the first user's alone. Another one may run the binary.
+        ls.0.uid(65534).gid(65534).current_dir("/");
+    } else {
+        fs::set_permissions(&store, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let said = ls.run();
+    let is_unreachable = said.code == Some(2) && said.stderr.contains("belongs to another user");
+    assert!(is_unreachable && said.stderr.contains("run as that user"), "{said:?}");
+    fs::set_permissions(&store, fs::Permissions::from_mode(0o700)).unwrap();
 }

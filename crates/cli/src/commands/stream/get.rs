@@ -1,11 +1,13 @@
 //! `forebay stream get` and `cat`: a stream becomes a file or standard output.
 
 use std::{
+    fs::{self, File, Permissions},
     io::{self, Write},
-    path::PathBuf,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use forebay_core::ByteSize;
 use forebay_streams::OpenOptions;
 
@@ -64,14 +66,65 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Verdict> {
     ensure!(!path.is_dir(), "`{shown}` is a directory; name a file in it");
     ensure!(args.force || !path.exists(), "`{shown}` exists; name another file, or use --force");
     let store = args.source.store.open(None)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| ".".as_ref());
-    let mut file = tempfile::NamedTempFile::new_in(folder)
-        .with_context(|| format!("write in the directory `{}`", folder.display()))?;
-    let bytes = copy(&store, &args.source, file.as_file_mut())?;
-    file.persist(path).with_context(|| format!("write `{shown}`"))?;
+    let existing = fs::metadata(path).ok();
+    let bytes = match existing.as_ref().filter(|existing| !existing.is_file()) {
+        // A device or a pipe stays what it is.
+        Some(_) => {
+            let file = File::options().write(true).open(path);
+            copy(&store, &args.source, &mut file.with_context(|| format!("open `{shown}`"))?)?
+        }
+        None => {
+            let target = resolve_links(path)?;
+            let permissions = existing.map(|existing| existing.permissions());
+            replace(&target, permissions, |file| copy(&store, &args.source, file))?
+        }
+    };
     output::aside(&format!("{bytes} written to {shown}"));
     Ok(Verdict::Yes)
+}
+
+/// The file that a chain of symbolic links names, whether it exists or not.
+fn resolve_links(path: &Path) -> anyhow::Result<PathBuf> {
+    /// The kernel's limit.
+    const LINKS_MAX: usize = 40;
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&target) {
+            // An absolute link replaces the folder.
+            Ok(next) => target = folder_of(&target).join(next),
+            Err(_) => return Ok(target),
+        }
+    }
+    bail!("`{}` is a chain of more than {LINKS_MAX} links; name a file", path.display())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or_else(|| ".".as_ref())
+}
+
+/// Writes a file that appears when all of it is written. It has these permissions, or, if it is
+/// new, those of the umask.
+fn replace<T>(
+    path: &Path,
+    permissions: Option<Permissions>,
+    write: impl FnOnce(&mut File) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let folder = folder_of(path);
+    let mut builder = tempfile::Builder::new();
+    // `open` applies the umask.
+    builder.permissions(permissions.clone().unwrap_or_else(|| Permissions::from_mode(0o666)));
+    let mut file = builder
+        .tempfile_in(folder)
+        .with_context(|| format!("write in the directory `{}`", folder.display()))?;
+    if let Some(permissions) = permissions {
+        let shown = path.display();
+        let set = file.as_file().set_permissions(permissions);
+        set.with_context(|| format!("set the permissions of `{shown}`"))?;
+    }
+    let written = write(file.as_file_mut())?;
+    file.persist(path).with_context(|| format!("write `{}`", path.display()))?;
+    Ok(written)
 }
 
 pub fn cat(args: &CatArgs) -> anyhow::Result<Verdict> {

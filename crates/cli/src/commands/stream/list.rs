@@ -1,13 +1,15 @@
 //! `forebay stream ls`, `rm` and `facts`.
 
+use std::collections::BTreeSet;
+
 use forebay_core::{
     ByteSize,
     streams::{
         Lifetime,
-        catalogue::{StreamInfo, StreamState},
+        catalogue::{CatalogueError, StreamInfo, StreamState},
     },
 };
-use forebay_streams::OpenedStore;
+use forebay_streams::{OpenedStore, StreamError};
 use serde::Serialize;
 
 use super::{StoreArgs, StreamPlace};
@@ -88,10 +90,30 @@ pub fn list(args: &Args) -> anyhow::Result<Verdict> {
 
 pub fn remove(args: &RemoveArgs) -> anyhow::Result<Verdict> {
     let store = args.store.open(None)?;
-    for name in &args.names {
-        store.destroy(name)?;
+    let names: BTreeSet<&str> = args.names.iter().map(String::as_str).collect();
+    let (mut removed, mut missing, mut failed) = (0, Vec::new(), None);
+    for name in names {
+        match store.destroy(name) {
+            Ok(()) => removed += 1,
+            Err(error) if is_missing(&error) => missing.push(format!("{name:?}")),
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(Verdict::Yes)
+    if !missing.is_empty() {
+        let removed = output::count(removed, "other");
+        output::note(&format!("error: no stream {}; {removed} removed", missing.join(", ")));
+    }
+    match failed {
+        Some(error) => Err(error),
+        None if missing.is_empty() => Ok(Verdict::Yes),
+        None => Ok(Verdict::No),
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    let missing =
+        |error: &StreamError| matches!(error, StreamError::Catalogue(CatalogueError::NotFound(_)));
+    error.downcast_ref().is_some_and(missing)
 }
 
 /// What a store has. A borrower does not know the counters of the owner.
