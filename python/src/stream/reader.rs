@@ -32,6 +32,8 @@ enum State {
     /// Nothing has been read, or blocks have.
     Blocks(Reader),
     Batches(BatchReader),
+    /// Every later call has this error again.
+    Failed(BatchError),
     /// At the end, closed, or handed over to a consumer.
     Closed,
 }
@@ -50,6 +52,7 @@ impl StreamReader {
             let reader = match state {
                 State::Blocks(reader) => reader,
                 State::Batches(_) => return Err(as_batches()),
+                State::Failed(error) => return Err(batch_error(error)),
                 State::Closed => return Ok(None),
             };
             let block = block_on_unless(reader.next_async(), signals)?;
@@ -64,24 +67,33 @@ impl StreamReader {
     /// The next batch; `None` after the last one, and if the stream has no blocks.
     fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         self.state.with(py, |state| {
-            let reader = match state.batches() {
-                Ok(Some(reader)) => reader,
-                Ok(None) | Err(Failure::Stream(BatchError::Empty(_))) => return Ok(None),
-                Err(failure) => return Err(failure.into()),
+            state.begin_batches()?;
+            let reader = match state {
+                State::Batches(reader) => reader,
+                State::Failed(BatchError::Empty(_)) | State::Closed => return Ok(None),
+                State::Failed(error) => return Err(batch_error(error)),
+                State::Blocks(_) => return Err(as_blocks()),
             };
-            let batch = block_on_unless(reader.next_async(), signals)?;
-            if batch.is_none() {
-                *state = State::Closed;
+            match block_on_unless(reader.next_async(), signals)? {
+                Some(Ok(batch)) => Ok(Some(Batch(batch))),
+                Some(Err(error)) => {
+                    let raised = batch_error(&error);
+                    *state = State::Failed(error);
+                    Err(raised)
+                }
+                None => {
+                    *state = State::Closed;
+                    Ok(None)
+                }
             }
-            Ok(batch.transpose().map_err(|error| batch_error(&error))?.map(Batch))
         })
     }
 
     /// The schema of a stream of batches.
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = self.state.with(py, |state| {
-            let reader = state.batches()?.ok_or_else(closed)?;
-            Ok(reader.schema())
+            state.begin_batches()?;
+            Ok(state.batches()?.schema())
         })?;
         export_schema(py, &schema)
     }
@@ -89,10 +101,11 @@ impl StreamReader {
     /// Hands the reader over to a consumer, with the batches that have not been read.
     fn arrow_stream<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let reader = self.state.with(py, |state| {
-            state.batches()?.ok_or_else(closed)?;
+            state.begin_batches()?;
+            state.batches()?;
             match std::mem::replace(state, State::Closed) {
                 State::Batches(reader) => Ok(reader),
-                State::Blocks(_) | State::Closed => Err(closed()),
+                State::Blocks(_) | State::Failed(_) | State::Closed => Err(closed()),
             }
         })?;
         let reader: Box<dyn RecordBatchReader + Send> = Box::new(reader);
@@ -108,38 +121,27 @@ impl StreamReader {
     }
 }
 
-/// Why a reader of batches did not begin.
-enum Failure {
-    Stream(BatchError),
-    Python(PyErr),
-}
-
-impl From<Failure> for PyErr {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Stream(error) => batch_error(&error),
-            Failure::Python(error) => error,
-        }
-    }
-}
-
 impl State {
-    /// The reader of batches, which begins with the first call; `None` if it is closed.
-    fn batches(&mut self) -> Result<Option<&mut BatchReader>, Failure> {
-        if let Self::Blocks(reader) = self {
-            if reader.position().0 > 0 {
-                return Err(Failure::Python(as_blocks()));
-            }
-            let Self::Blocks(reader) = std::mem::replace(self, Self::Closed) else {
-                unreachable!("just seen")
-            };
-            let begun = block_on_unless(BatchReader::new_async(reader), signals);
-            let begun = begun.map_err(Failure::Python)?.map_err(Failure::Stream)?;
-            *self = Self::Batches(begun);
+    /// Makes a reader of which nothing has been read a reader of batches. An interrupt leaves it
+    /// unchanged.
+    fn begin_batches(&mut self) -> PyResult<()> {
+        let Self::Blocks(reader) = self else { return Ok(()) };
+        if reader.position().0 > 0 {
+            return Err(as_blocks());
         }
+        let first = block_on_unless(reader.next_async(), signals)?;
+        if let Self::Blocks(reader) = std::mem::replace(self, Self::Closed) {
+            *self = BatchReader::begin(reader, first).map_or_else(Self::Failed, Self::Batches);
+        }
+        Ok(())
+    }
+
+    fn batches(&mut self) -> PyResult<&mut BatchReader> {
         match self {
-            Self::Batches(reader) => Ok(Some(reader)),
-            Self::Blocks(_) | Self::Closed => Ok(None),
+            Self::Batches(reader) => Ok(reader),
+            Self::Failed(error) => Err(batch_error(error)),
+            Self::Blocks(_) => Err(as_blocks()),
+            Self::Closed => Err(closed()),
         }
     }
 }

@@ -7,7 +7,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::{BatchError, BlockDecoder};
-use crate::{block_on::block_on, reader::Reader};
+use crate::{block::Block, block_on::block_on, error::StreamError, reader::Reader};
 
 /// Reads the record batches of a stream. Their columns are views of the reader's slots.
 pub struct BatchReader {
@@ -26,12 +26,20 @@ impl BatchReader {
 
     /// [`BatchReader::new`] as a future.
     pub async fn new_async(mut reader: Reader) -> Result<Self, BatchError> {
+        let first = reader.next_async().await;
+        Self::begin(reader, first)
+    }
+
+    /// Reads the schema in the first block, which `reader` has just returned.
+    pub fn begin(
+        reader: Reader,
+        first: Option<Result<Block, StreamError>>,
+    ) -> Result<Self, BatchError> {
         let stream = || reader.name().to_string();
-        let (empty, not_arrow) =
-            (BatchError::Empty(stream()), BatchError::NotArrow { stream: stream(), block: 0 });
-        let first = reader.next_async().await.ok_or(empty)??;
+        let first = first.ok_or_else(|| BatchError::Empty(stream()))??;
         let begun = BlockDecoder::begin(&Buffer::from(first.into_bytes()));
-        let (decoder, mut ready) = begun.ok_or(not_arrow)??;
+        let not_arrow = || BatchError::NotArrow { stream: stream(), block: 0 };
+        let (decoder, mut ready) = begun.ok_or_else(not_arrow)??;
         ready.reverse();
         Ok(Self { reader, decoder, ready, has_failed: false })
     }
