@@ -32,19 +32,27 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs a future on this thread for at most `timeout`. `None` if it has not ended then.
-pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, timeout: Duration) -> Option<T> {
+/// [`block_on_unless`] for at most `timeout`. `None` if the future has not ended then.
+pub(crate) fn block_on_for<T, E>(
+    future: impl Future<Output = T>,
+    timeout: Duration,
+    mut interrupt: impl FnMut() -> Result<(), E>,
+) -> Result<Option<T>, E> {
     // A time too far away to be represented is no deadline.
     let deadline = Instant::now().checked_add(timeout);
     let park = || {
-        match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-            None => std::thread::park(),
-            Some(Duration::ZERO) => return Err(()),
-            Some(left) => std::thread::park_timeout(left),
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(None);
         }
-        Ok(())
+        std::thread::park_timeout(INTERRUPT_INTERVAL.min(left.unwrap_or(INTERRUPT_INTERVAL)));
+        interrupt().map_err(Some)
     };
-    run(future, park).ok()
+    match run(future, park) {
+        Ok(output) => Ok(Some(output)),
+        Err(None) => Ok(None),
+        Err(Some(error)) => Err(error),
+    }
 }
 
 /// Runs a future on this thread until `interrupt` returns an error, which is asked 20 times per

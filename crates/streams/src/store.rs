@@ -1,6 +1,7 @@
 //! Stores: a directory with one device file, owned by one process.
 
 use std::{
+    convert::Infallible,
     io::ErrorKind,
     path::PathBuf,
     pin::pin,
@@ -280,11 +281,30 @@ impl Store {
 
     /// Destroys a stream. Waits up to `timeout` for its readers, which then get an error.
     pub fn destroy(&self, name: &str, timeout: Duration) -> Result<(), StreamError> {
-        self.check_process()?;
-        let name = StreamName::new(name)?;
-        let id = self.shared.begin_destroy(&name)?;
-        block_on_for(self.shared.readers_closed(id), timeout);
-        block_on(self.shared.remove(id, &name))
+        match self.destroy_unless(name, timeout, || Ok::<(), Infallible>(())) {
+            Ok(destroyed) => destroyed,
+        }
+    }
+
+    /// [`Store::destroy`] whose wait ends if `interrupt` returns an error. The stream is then
+    /// removed with its last reader.
+    pub fn destroy_unless<E>(
+        &self,
+        name: &str,
+        timeout: Duration,
+        interrupt: impl FnMut() -> Result<(), E>,
+    ) -> Result<Result<(), StreamError>, E> {
+        let begin = || {
+            self.check_process()?;
+            let name = StreamName::new(name)?;
+            Ok((self.shared.begin_destroy(&name)?, name))
+        };
+        let (id, name) = match begin() {
+            Ok(begun) => begun,
+            Err(error) => return Ok(Err(error)),
+        };
+        block_on_for(self.shared.readers_closed(id), timeout, interrupt)?;
+        Ok(block_on(self.shared.remove(id, &name)))
     }
 
     /// Destroys a stream when its last reader has closed it. Its name is free at once.

@@ -18,7 +18,7 @@ use forebay_streams::{
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use super::{
-    InfoTuple, StreamReader, StreamWriter, info_tuple, node_interrupt, stream_error, wait,
+    InfoTuple, StreamReader, StreamWriter, info_tuple, node_interrupt, signals, stream_error, wait,
 };
 use crate::errors::{StreamError, shown};
 
@@ -156,12 +156,14 @@ impl StreamStore {
 
     /// Destroys a stream. Waits for its readers for these seconds; a node waits for 5 s.
     fn destroy(&self, py: Python<'_>, name: &str, timeout: f64) -> PyResult<()> {
-        let timeout = duration(timeout, "timeout")?;
+        // An endless wait is a timeout that no clock reaches.
+        let timeout =
+            if timeout == f64::INFINITY { Duration::MAX } else { duration(timeout, "timeout")? };
         let destroyed = match self.place(py)? {
             Place::Node(node) => py.detach(|| node.destroy(name)),
             Place::Local(store) => {
                 let store = owned(store)?;
-                py.detach(|| store.destroy(name, timeout))
+                py.detach(|| store.destroy_unless(name, timeout, signals))?
             }
         };
         destroyed.map_err(|error| stream_error(&error))
@@ -328,8 +330,10 @@ fn parse_lifetime((word, seconds): &LifetimeArgument) -> PyResult<Lifetime> {
 }
 
 fn duration(seconds: f64, what: &str) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{what} is {seconds} seconds; use 0 or more")))
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        let text = format!("{what} is {seconds} seconds; use 0 or more, up to 1e19");
+        PyValueError::new_err(text)
+    })
 }
 
 /// The exception of a store that cannot be opened: the error and its causes, in one line.
