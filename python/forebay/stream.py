@@ -9,9 +9,10 @@ when the first process borrows; importing this module starts none.
 
 from __future__ import annotations
 
+import ast
 import datetime
-import io
 import math
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -38,9 +39,12 @@ __all__ = [
 
 #: A block with an array is a ``.npy`` file: this, the length of the header in four bytes, the
 #: header, and the values from a multiple of 64 on.
-_MAGIC = npy.magic(2, 0)
-#: Longest header of an array that is read: NumPy's own limit.
+#: Version 3.0 has names of fields in UTF-8.
+_MAGIC = npy.magic(3, 0)
+#: Longest header of an array: NumPy's own limit for reading.
 _HEADER_MAX = 10_000
+#: What bytes that are not a header raise while they are decoded.
+_BAD_HEADER = (ValueError, TypeError, LookupError, SyntaxError, MemoryError, RecursionError)
 
 
 class StreamInfo(NamedTuple):
@@ -83,7 +87,8 @@ class Writer:
         """Append a table, an array or bytes.
 
         Long tables and arrays become several batches or arrays, split by rows; long bytes become
-        several blocks.
+        several blocks. An append that fails before its first block leaves the writer usable. One
+        that fails later drops the stream: create it and write it again.
 
         Parameters
         ----------
@@ -93,11 +98,13 @@ class Writer:
             anything with the buffer protocol.
         """
         if hasattr(data, "__arrow_c_stream__"):
-            self._begin("tables")
+            self._check_kind("tables")
             self._native.append_stream(data.__arrow_c_stream__())
+            self._kind = "tables"
         elif hasattr(data, "__arrow_c_array__"):
-            self._begin("tables")
+            self._check_kind("tables")
             self._native.append_array(*data.__arrow_c_array__())
+            self._kind = "tables"
         elif isinstance(data, np.ma.MaskedArray):
             raise TypeError("cannot append a masked array: append array.filled(value)")
         elif hasattr(data, "__array__"):
@@ -137,24 +144,22 @@ class Writer:
         else:
             self.abandon()
 
-    def _begin(self, kind: str) -> None:
+    def _check_kind(self, kind: str) -> None:
         if self._kind not in (None, kind):
             raise StreamError(
                 f"stream {self._name!r} has {self._kind}: write {kind} to another stream"
             )
-        self._kind = kind
 
     def _append_array(self, array: NDArray[Any]) -> None:
         dtype = array.dtype
         descriptor = _descriptor(dtype)
-        self._begin("arrays")
+        self._check_kind("arrays")
         # NumPy says that None equals float64.
         if self._dtype is not None and self._dtype != dtype:
             raise StreamError(
                 f"stream {self._name!r} has arrays of {self._dtype}, but this one has {dtype}: "
                 "use one dtype per stream"
             )
-        self._dtype = dtype
         rows = array.shape[0] if array.ndim else 1
         row = array.nbytes // rows if rows else 0
         space = self._native.block_length - len(_header(array.shape, descriptor))
@@ -165,25 +170,31 @@ class Writer:
             )
         step = min(rows, space // row) if row else rows
         if array.ndim == 0 or step >= rows:
-            self._append_part(array, descriptor)
+            self._append_part(array, descriptor, True, True)
         else:
             for first in range(0, rows, step):
-                self._append_part(array[first : first + step], descriptor)
+                part = array[first : first + step]
+                self._append_part(part, descriptor, first == 0, first + step >= rows)
+        self._kind, self._dtype = "arrays", dtype
 
-    def _append_part(self, array: NDArray[Any], descriptor: Any) -> None:
+    def _append_part(
+        self, array: NDArray[Any], descriptor: Any, is_first: bool, is_last: bool
+    ) -> None:
         header = np.frombuffer(_header(array.shape, descriptor), np.uint8)
         flat = np.ascontiguousarray(array).reshape(-1)
         values = flat.view(np.uint8) if flat.nbytes else np.empty(0, np.uint8)
-        self._native.append_block([header, values])
+        self._native.append_block([header, values], is_first, is_last)
 
     def _append_bytes(self, view: memoryview) -> None:
         if not view.c_contiguous:
             raise TypeError("cannot append a buffer that is not contiguous: append bytes(buffer)")
-        self._begin("bytes")
+        self._check_kind("bytes")
         flat = np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
         length = self._native.block_length
         for first in range(0, max(1, len(flat)), length):
-            self._native.append_block([flat[first : first + length]])
+            end = first + length
+            self._native.append_block([flat[first:end]], first == 0, end >= len(flat))
+        self._kind = "bytes"
 
 
 class Family:
@@ -299,7 +310,10 @@ class Store:
         memory: int | str = "64MiB",
     ) -> None:
         size = None if capacity is None else _size(capacity, "capacity")
-        self._native = _native.StreamStore(os.fspath(directory), size, _size(memory, "memory"))
+        path = os.fspath(directory)
+        if not path:
+            raise ValueError("the directory is empty: name one, such as '/var/tmp/streams'")
+        self._native = _native.StreamStore(path, size, _size(memory, "memory"))
 
     @property
     def is_owner(self) -> bool:
@@ -369,11 +383,9 @@ class Store:
         consume
             Destroy the stream while it is read.
         """
-        for key, value in {"depth": depth, "in_flight": in_flight}.items():
-            if value is not None and not 1 <= value < 1 << 32:
-                raise ValueError(f"{key} is {value}; use 1 or more")
-        reads = depth if in_flight is None else in_flight
-        native = self._native.open(_name(name), depth, reads, when_held, follow, consume)
+        slots = _count(depth, "depth")
+        reads = slots if in_flight is None else _count(in_flight, "in_flight")
+        native = self._native.open(_name(name), slots, reads, when_held, follow, consume)
         return Reader(native, name)
 
     def destroy(self, name: str, *, timeout: float = 30.0) -> None:
@@ -384,7 +396,8 @@ class Store:
         name
             Its name.
         timeout
-            Longest wait for its readers in seconds; they get an error after that.
+            Longest wait for its readers in seconds; they get an error after that. ``math.inf`` is
+            no limit. Ctrl-C ends the wait; the stream is then removed with its last reader.
         """
         self._native.destroy(_name(name), timeout)
 
@@ -418,12 +431,13 @@ def _array(stream: str, block: _native.StreamBlock) -> NDArray[Any]:
         )
     start = 12 + length
     try:
-        header = io.BytesIO(content[8:start].tobytes())
-        shape, fortran_order, dtype = npy.read_array_header_2_0(header, _HEADER_MAX)
+        header = ast.literal_eval(content[12:start].tobytes().decode().strip())
+        shape, dtype = header["shape"], npy.descr_to_dtype(header["descr"])
         is_whole = math.prod(shape) * dtype.itemsize == len(content) - start
-        if fortran_order or dtype.hasobject or not is_whole or min(shape, default=0) < 0:
+        is_shape = all(isinstance(length, int) and length >= 0 for length in shape)
+        if header["fortran_order"] or dtype.hasobject or not is_whole or not is_shape:
             raise ValueError("another shape or dtype than its bytes have")
-    except ValueError as error:
+    except _BAD_HEADER as error:
         raise StreamError(
             f"block {block.number} of stream {stream!r} has no array that can be read ({error}): "
             "read it as bytes"
@@ -433,11 +447,16 @@ def _array(stream: str, block: _native.StreamBlock) -> NDArray[Any]:
 
 
 def _header(shape: tuple[int, ...], descriptor: Any) -> bytes:
-    """The bytes before an array."""
-    header = io.BytesIO()
+    """The bytes before an array. The values after them begin at a multiple of 64."""
     values = {"descr": descriptor, "fortran_order": False, "shape": shape}
-    npy.write_array_header_2_0(header, values)
-    return header.getvalue()
+    text = repr(values).encode()
+    text += b" " * (-(len(text) + 13) % 64) + b"\n"
+    if len(text) > _HEADER_MAX:
+        raise TypeError(
+            f"cannot append an array whose dtype and shape have {len(text)} bytes as text, more "
+            f"than {_HEADER_MAX}: use fewer fields, or append an Arrow table"
+        )
+    return _MAGIC + len(text).to_bytes(4, "little") + text
 
 
 def _descriptor(dtype: np.dtype[Any]) -> Any:
@@ -447,13 +466,18 @@ def _descriptor(dtype: np.dtype[Any]) -> Any:
             f"cannot append an array of {dtype}: its values are Python objects; convert it to a "
             "dtype of fixed size, or append an Arrow table"
         )
-    descriptor = npy.dtype_to_descr(npy.drop_metadata(dtype))
-    if npy.descr_to_dtype(descriptor) != dtype:
-        raise TypeError(
-            f"cannot append an array of {dtype}: NumPy cannot name its dtype; append a view of it, "
-            "such as array.view('u2')"
-        )
-    return descriptor
+    try:
+        descriptor = npy.dtype_to_descr(npy.drop_metadata(dtype))
+        if npy.descr_to_dtype(descriptor) == dtype:
+            return descriptor
+    except ValueError:
+        pass  # fields that overlap, or that are out of order
+    remedy = (
+        "a copy with its fields in order" if dtype.names else "a view, such as array.view('u2')"
+    )
+    raise TypeError(
+        f"cannot append an array of {dtype}: NumPy cannot name its dtype; append {remedy}"
+    )
 
 
 def _name(name: object) -> str:
@@ -464,6 +488,16 @@ def _name(name: object) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"the name {name!a} is not UTF-8: use printable text") from None
     return name
+
+
+def _count(count: object, what: str) -> int:
+    try:
+        value = operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} is {count!r}; use a whole number, such as 4") from None
+    if not 1 <= value < 1 << 32:
+        raise ValueError(f"{what} is {value}; use 1 to {(1 << 32) - 1}")
+    return value
 
 
 def _size(size: object, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import inspect
+import io
 import os
 import signal
 import subprocess
@@ -89,6 +90,40 @@ def test_structured_arrays_keep_their_fields(store: Store) -> None:
             writer.append(array)
         (back,) = store.open(name).arrays()
         assert same(array, back)
+
+
+def test_arrays_of_many_fields_and_of_any_field_name_come_back_equal(store: Store) -> None:
+    names = np.dtype([("é", "<f4"), ("日本", "<i2"), ("quote'\\", "u1")])
+    many = np.dtype([(f"f{number}", "<f4") for number in range(400)])
+    for name, dtype in (("names", names), ("many", many)):
+        array = random_array(dtype, (50,))
+        with store.create(name) as writer:
+            writer.append(array)
+        (back,) = store.open(name, depth=1).arrays()
+        assert same(array, back)
+        assert back.dtype.names == dtype.names
+        (block,) = store.open(name, depth=1).bytes()
+        assert same(array, np.load(io.BytesIO(block))), "a block is a .npy file"
+
+
+def test_blocks_with_a_bad_header_are_an_error(store: Store) -> None:
+    one = {"descr": "<u1", "fortran_order": False, "shape": (1,)}
+    headers: list[object] = ["", "{", "[1]", "{}", "x", "(" * 5000, "9" * 5000]
+    headers += [{**one, "descr": bad} for bad in ("nothing", None, 5, ("u1",), [("a",)], "|O")]
+    headers += [{**one, "shape": bad} for bad in (None, (2,), (-1,), (1.0,), ("1",), "1", 1)]
+    headers += [{**one, "fortran_order": True}]
+    for number, header in enumerate(headers):
+        text = str(header).encode()
+        with store.create(f"{number}") as writer:
+            block = b"\x93NUMPY\x03\x00" + len(text).to_bytes(4, "little") + text + b"1"
+            writer.append(block)
+        with (
+            store.open(f"{number}") as reader,
+            pytest.raises(StreamError, match="no array that can be read") as refused,
+        ):
+            next(reader.arrays())
+        assert "\n" not in str(refused.value)
+        store.destroy(f"{number}")
 
 
 def test_long_arrays_are_split_by_rows(store: Store) -> None:
@@ -177,8 +212,9 @@ def test_batches_are_arrays_without_pyarrow(store: Store) -> None:
 class Table:
     """An Arrow producer that is written by hand: one column ``x`` of int64."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, *, is_nullable: bool = True) -> None:
         self.values = (ctypes.c_int64 * rows)(*range(rows))
+        self.flags = 2 if is_nullable else 0
         self.keep: list[Any] = []
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
@@ -222,7 +258,7 @@ class Table:
                         kept.release = release()
 
         done = release(on_release)
-        column = Schema(b"l", b"x", None, 2, 0, None, None, done, None)
+        column = Schema(b"l", b"x", None, self.flags, 0, None, None, done, None)
         columns = (ctypes.POINTER(Schema) * 1)(ctypes.pointer(column))
         schema = Schema(b"+s", b"", None, 0, 1, columns, None, done, None)
         buffers = (pointer * 2)(None, ctypes.addressof(self.values))
@@ -365,6 +401,70 @@ def test_a_full_store_is_an_error_or_a_wait(store: Store) -> None:
     assert sum(1 for _ in store.open("second").bytes()) == 10
 
 
+def contents(length: int) -> dict[str, tuple[Any, Callable[[Reader], list[int]]]]:
+    """Data of about this length for every kind of stream, and how its values are read back."""
+    numbers = np.arange(length // 8)
+    return {
+        "arrays": (numbers, lambda reader: [n for a in reader.arrays() for n in a.tolist()]),
+        "bytes": (
+            numbers.tobytes(),
+            lambda reader: np.frombuffer(b"".join(reader.bytes()), np.int64).tolist(),
+        ),
+        "tables": (
+            Table(len(numbers)),
+            lambda reader: [n for b in reader for n in b["x"].tolist()],
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["arrays", "bytes", "tables"])
+def test_an_append_that_fails_half_way_is_never_sealed(store: Store, kind: str) -> None:
+    data, values = contents(40_000_000)[kind]
+    with store.create("filler") as filler:
+        filler.append(bytes(40_000_000))
+    writer = store.create("rows")
+    with pytest.raises(StoreFull):
+        writer.append(data)
+    store.destroy("filler")
+    for call in (lambda: writer.append(data), writer.seal):
+        with pytest.raises(StreamError, match=r"failed half-way.* write it again"):
+            call()
+    assert list(store.list()) == []
+    with store.create("rows") as writer:
+        writer.append(data)
+    assert values(store.open("rows")) == list(range(5_000_000))
+
+
+@pytest.mark.parametrize("kind", ["arrays", "bytes", "tables"])
+def test_an_append_that_fails_before_its_first_block_can_be_repeated(
+    store: Store, kind: str
+) -> None:
+    data, values = contents(8000)[kind]
+    filler = store.create("filler")
+    with pytest.raises(StoreFull):
+        append_often(filler, bytes(filler._native.block_length))
+    filler.seal()
+    writer = store.create("rows")
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            writer.append(data)
+    store.destroy("filler")
+    writer.append(data)
+    writer.append(data)
+    writer.seal()
+    assert values(store.open("rows")) == [*range(1000), *range(1000)]
+
+
+def test_a_seal_between_two_blocks_of_an_append_drops_the_stream(store: Store) -> None:
+    """Ctrl-C can end an append between two of its blocks; appending again would duplicate one."""
+    writer = store.create("bytes")
+    writer._native.append_block([np.zeros(1, np.uint8)], True, False)
+    writer.append(b"again")
+    with pytest.raises(StreamError, match="failed half-way"):
+        writer.seal()
+    assert list(store.list()) == []
+
+
 def refusals(store: Store) -> list[tuple[type[Exception], str, Callable[[], object]]]:
     """Bad input: the exception, part of its text, and the call."""
     arrays = store.create("arrays")
@@ -374,7 +474,24 @@ def refusals(store: Store) -> list[tuple[type[Exception], str, Callable[[], obje
     sealed.seal()
     masked: Any = np.ma.masked_array([1, 2], [True, False])
     no_text: Any = None
+    text: Any = "4"
+    tables = store.create("tables")
+    tables.append(Table(1))
+    wide = np.dtype([(f"field{number}", "f4") for number in range(1000)])
+    overlapping = np.dtype({"names": ["a", "b"], "formats": ["u1", "f8"], "offsets": [0, 0]})
     return [
+        (
+            StreamError,
+            "has (x: Int64 not null)",
+            lambda: tables.append(Table(1, is_nullable=False)),
+        ),
+        (TypeError, "use fewer fields", lambda: store.create("x").append(np.zeros(3, wide))),
+        (TypeError, "fields in order", lambda: store.create("x").append(np.zeros(3, overlapping))),
+        (TypeError, "depth is '4'; use a whole", lambda: store.open("sealed", depth=text)),
+        (TypeError, "in_flight is '4'; use", lambda: store.open("sealed", in_flight=text)),
+        (ValueError, "use 1 to 4294967295", lambda: store.open("sealed", depth=1 << 32)),
+        (ValueError, "up to 1e19", lambda: store.create("x", lifetime=float("inf"))),
+        (ValueError, "up to 1e19", lambda: store.destroy("sealed", timeout=float("nan"))),
         (StreamError, "the name is empty", lambda: store.create("")),
         (StreamError, "the name has 129 bytes", lambda: store.create("x" * 129)),
         (StreamError, "control character", lambda: store.create("a\nb")),
@@ -425,6 +542,7 @@ def test_stores_that_cannot_be_opened_say_why(tmp_path: Path) -> None:
     (foreign / "store.flash").write_bytes(bytes(range(256)) * 65536)
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (StreamError, "there is no store in", lambda: Store(tmp_path / "none")),
+        (ValueError, "the directory is empty", lambda: Store("", CAPACITY)),
         (StreamError, "cannot create the store's directory", lambda: Store(file, CAPACITY)),
         (StreamError, "is too small", lambda: Store(tmp_path / "a", "1MB")),
         (StreamError, "is too small for blocks", lambda: Store(tmp_path / "b", CAPACITY, memory=1)),
@@ -646,6 +764,7 @@ def test_the_end_of_an_interpreter_leaves_nothing_behind(
         "next(store.open('open', follow=True).bytes()); next(reader)",
         "next(waiting)",
         "[full.append(bytes(4_000_000)) for _ in range(99)]",
+        "store.destroy('two', timeout=600)",
     ],
 )
 def test_ctrl_c_ends_every_wait(tmp_path: Path, wait: str) -> None:
@@ -664,6 +783,40 @@ try:
     threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     {wait}
 except KeyboardInterrupt:
+    sys.exit(7)
+"""
+    done = run_script(tmp_path, body)
+    assert done.returncode == 7, done.stderr
+
+
+def test_ctrl_c_ends_the_wait_for_another_thread(tmp_path: Path) -> None:
+    body = """
+reader = store.open('open', follow=True)
+blocks = reader.bytes()
+next(blocks)
+threading.Thread(target=lambda: next(blocks), daemon=True).start()
+time.sleep(0.3)
+main = threading.main_thread().ident
+try:
+    threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    reader.close()
+except KeyboardInterrupt:
+    os._exit(7)
+"""
+    done = run_script(tmp_path, body)
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_handler_that_uses_the_reader_it_interrupts_gets_an_error(tmp_path: Path) -> None:
+    body = """
+reader = store.open('open', follow=True)
+signal.signal(signal.SIGALRM, lambda *_: reader.close())
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    list(reader.bytes())
+except Exception as error:
+    assert 'in use by this call' in str(error), error
+    reader.close()
     sys.exit(7)
 """
     done = run_script(tmp_path, body)
@@ -802,3 +955,76 @@ def test_streams_on_a_node_are_those_of_a_store(tmp_path: Path) -> None:
         assert [info.name for info in store.list()] == ["bytes"]
     with pytest.raises(ValueError, match="capacity is for directories"):
         Store("tcp://localhost:1", "1GB")
+
+
+class Interrupted(Exception):
+    """A handler raised it."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Interrupts a call that waits."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    def run(call: Callable[[], object]) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with pytest.raises(Interrupted):
+                call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield run
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupted_reader_reads_on(
+    store: Store, interrupt: Callable[[Callable[[], object]], None]
+) -> None:
+    writer = store.create("live")
+    reader = store.open("live", follow=True)
+    for call in (reader.__next__, reader.__arrow_c_schema__, reader.__arrow_c_stream__):
+        interrupt(call)
+    writer.append(Table(4))
+    assert next(reader)["x"].tolist() == [0, 1, 2, 3]
+    interrupt(reader.__next__)
+    writer.append(Table(2))
+    writer.seal()
+    assert [batch["x"].tolist() for batch in reader] == [[0, 1]]
+    assert list(reader) == []
+
+
+def test_a_reader_that_failed_fails_again(store: Store) -> None:
+    with store.create("bytes") as writer:
+        writer.append(b"1")
+    reader = store.open("bytes")
+    for _ in range(2):
+        with pytest.raises(StreamError, match="is not Arrow"):
+            next(reader)
+    mixed = store.create("mixed")
+    mixed.append(Table(1))
+    reader = store.open("mixed", follow=True)
+    assert len(next(reader)) == 1
+    mixed.abandon()
+    for _ in range(2):
+        with pytest.raises(StreamError, match="dropped by its writer"):
+            next(reader)
+
+
+def test_an_interrupted_destroy_ends_with_the_last_reader(
+    store: Store, interrupt: Callable[[Callable[[], object]], None]
+) -> None:
+    with store.create("s") as writer:
+        writer.append(b"1")
+    reader = store.open("s")
+    interrupt(lambda: store.destroy("s", timeout=float("inf")))
+    assert list(store.list()) == []
+    assert [bytes(block) for block in reader.bytes()] == [b"1"]
+    del reader
+    gc.collect()
+    wait_for(
+        "space is back", lambda: store.facts()["free_bytes"] == store.facts()["capacity_bytes"]
+    )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -298,3 +300,40 @@ def test_an_error_of_a_producer_and_of_a_stream_reaches_the_consumer(store: Stor
     store.destroy("long", timeout=0)
     with pytest.raises(pa.ArrowException, match="was destroyed while it was read"):
         list(reader)
+
+
+def test_a_column_is_refused_with_the_way_to_a_table(store: Store) -> None:
+    columns: list[Any] = [pa.array([1, 2]), pa.chunked_array([[1, 2]])]
+    columns += [pl.Series([1, 2]), pd.Series([1, 2])]
+    writer = store.create("numbers")
+    for column in columns:
+        with pytest.raises(TypeError, match="make a table of it"):
+            writer.append(column)
+    writer.append(columns[0].to_numpy())
+    writer.seal()
+    (back,) = store.open("numbers").arrays()
+    assert back.tolist() == [1, 2]
+
+
+REENTRY = """
+import sys
+import pyarrow as pa
+from forebay.stream import Store, StreamError
+store = Store(sys.argv[1], "65MiB")
+writer = store.create("rows")
+schema = pa.schema([("x", pa.int64())])
+def batches():
+    yield pa.record_batch({"x": pa.array([1])})
+    writer.append(pa.table({"x": [2]}))
+try:
+    writer.append(pa.RecordBatchReader.from_batches(schema, batches()))
+except StreamError as error:
+    assert "in use by this call" in str(error), error
+    sys.exit(7)
+"""
+
+
+def test_a_table_whose_iterator_appends_to_its_writer_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REENTRY, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 7, done.stderr

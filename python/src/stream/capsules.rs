@@ -54,7 +54,8 @@ pub fn import_stream(capsule: &Bound<'_, PyCapsule>) -> PyResult<RecordBatchStre
     // SAFETY: the name of the capsule says that it points to a stream, and the capsule lives while
     // it is borrowed. The stream is moved out.
     let stream = unsafe { FFI_ArrowArrayStream::from_raw(pointer.as_ptr().cast()) };
-    RecordBatchStreamReader::try_new(stream).map_err(|error| not_a_table(&error))
+    // Without a struct of columns there is no schema, and the error of Arrow says no more.
+    RecordBatchStreamReader::try_new(stream).map_err(|_| not_a_table(&"a column without a name"))
 }
 
 /// The batch that another library exports as a struct array.
@@ -96,6 +97,7 @@ fn arrow_error(error: &ArrowError) -> PyErr {
 fn not_a_table(found: &impl ToString) -> PyErr {
     let found = shown(found);
     PyTypeError::new_err(format!(
-        "this Arrow data is not a table ({found}): append a table or a record batch"
+        "this Arrow data is not a table ({found}): make a table of it, such as \
+         pyarrow.table({{\"x\": data}}) or series.to_frame(), or append its values as a NumPy array"
     ))
 }

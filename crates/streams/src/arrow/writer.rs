@@ -8,7 +8,7 @@ use arrow_ipc::{
     MetadataVersion,
     writer::{IpcWriteOptions, StreamEncoder},
 };
-use arrow_schema::{ArrowError, Schema, SchemaRef};
+use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
 use forebay_core::streams::catalogue::StreamInfo;
 
 use super::{ALIGNMENT, BatchError, compaction::compact};
@@ -19,6 +19,8 @@ pub struct BatchWriter {
     writer: Writer,
     schema: SchemaRef,
     encoder: StreamEncoder,
+    /// Whether the encoder has returned a schema or dictionaries that were not written.
+    is_ahead: bool,
     blocks: u64,
 }
 
@@ -26,7 +28,7 @@ impl BatchWriter {
     /// Writes batches of this schema.
     pub fn new(writer: Writer, schema: SchemaRef) -> Result<Self, BatchError> {
         let encoder = encoder(&schema)?;
-        Ok(Self { writer, schema, encoder, blocks: 0 })
+        Ok(Self { writer, schema, encoder, is_ahead: false, blocks: 0 })
     }
 
     /// The schema of all batches.
@@ -34,7 +36,13 @@ impl BatchWriter {
         &self.schema
     }
 
-    /// Appends a batch, in several blocks if it is longer than one.
+    /// Number of blocks that have been appended.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Appends a batch, in several blocks if it is longer than one. If it fails, the blocks before
+    /// the failure stay appended, see [`BatchWriter::blocks`].
     pub fn append(&mut self, batch: &RecordBatch) -> Result<(), BatchError> {
         block_on(self.append_async(batch))
     }
@@ -63,8 +71,13 @@ impl BatchWriter {
             }
             guess = rows_within(max, &part, length);
             first += part.num_rows();
+            if std::mem::replace(&mut self.is_ahead, true) {
+                // A new encoder repeats the schema, which a reader skips, and the dictionaries.
+                self.encoder = encoder(&self.schema)?;
+            }
             let buffers = self.encoder.encode(&part)?;
             self.write(&buffers).await?;
+            self.is_ahead = false;
             if first == rows {
                 return Ok(());
             }
@@ -132,8 +145,10 @@ fn rows_within(max: usize, part: &RecordBatch, length: usize) -> usize {
 /// The columns of a schema, for people.
 fn columns(schema: &Schema) -> String {
     let fields = schema.fields().iter().take(10);
-    let shown: Vec<_> =
-        fields.map(|field| format!("{}: {}", field.name(), field.data_type())).collect();
+    let null = |field: &Field| if field.is_nullable() { "" } else { " not null" };
+    let shown =
+        fields.map(|field| format!("{}: {}{}", field.name(), field.data_type(), null(field)));
+    let shown: Vec<_> = shown.collect();
     let more = if schema.fields().len() > 10 { ", …" } else { "" };
     format!("({}{more})", shown.join(", "))
 }
