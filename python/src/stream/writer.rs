@@ -53,7 +53,8 @@ impl StreamWriter {
         self.block_length
     }
 
-    /// Appends one block, the bytes of all parts: the first, the last, both or neither of an append.
+    /// Appends one block, the bytes of all parts: the first, the last, both, or neither of one
+    /// append.
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
     fn append_block(
         &self,
