@@ -923,7 +923,8 @@ def test_streams_on_a_node_are_those_of_a_store(tmp_path: Path) -> None:
         with store.create("arrays", lifetime="kept") as writer:
             writer.append(long)
         parts = list(store.open("arrays").arrays())
-        assert len(parts) > 1 and same(np.concatenate(parts), long)
+        assert len(parts) > 1
+        assert same(np.concatenate(parts), long)
         with store.create("bytes") as writer:
             writer.append(b"spilled")
         with store.open("bytes") as reader:
@@ -936,12 +937,20 @@ def test_streams_on_a_node_are_those_of_a_store(tmp_path: Path) -> None:
         assert [info.name for info in store.list()] == ["arrays", "bytes"]
         assert store.facts()["capacity_bytes"] == 64 << 20
 
-        with pytest.raises(RuntimeError, match="stop"), store.create("dropped") as writer:
-            writer.append(b"half")
-            raise RuntimeError("stop")
-        with pytest.raises(StoreFull, match="budget of 64 MiB"), store.create("full") as writer:
-            for _ in range(20):
-                writer.append(bytes(4_000_000))
+        def write_half() -> None:
+            with store.create("dropped") as writer:
+                writer.append(b"half")
+                raise RuntimeError("stop")
+
+        def overfill() -> None:
+            with store.create("full") as writer:
+                for _ in range(20):
+                    writer.append(bytes(4_000_000))
+
+        with pytest.raises(RuntimeError, match="stop"):
+            write_half()
+        with pytest.raises(StoreFull, match="budget of 64 MiB"):
+            overfill()
         store.destroy("arrays")
         with pytest.raises(StreamError, match='no stream "arrays"'):
             store.open("arrays")

@@ -300,7 +300,7 @@ impl Store {
             Ok((self.shared.begin_destroy(&name)?, name))
         };
         let (id, name) = match begin() {
-            Ok(begun) => begun,
+            Ok(stream) => stream,
             Err(error) => return Ok(Err(error)),
         };
         block_on_for(self.shared.readers_closed(id), timeout, interrupt)?;

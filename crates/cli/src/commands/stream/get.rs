@@ -67,17 +67,14 @@ pub fn get(args: &GetArgs) -> anyhow::Result<Verdict> {
     ensure!(args.force || !path.exists(), "`{shown}` exists; name another file, or use --force");
     let store = args.source.store.open(None)?;
     let existing = fs::metadata(path).ok();
-    let bytes = match existing.as_ref().filter(|existing| !existing.is_file()) {
+    let bytes = if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
         // A device or a pipe stays what it is.
-        Some(_) => {
-            let file = File::options().write(true).open(path);
-            copy(&store, &args.source, &mut file.with_context(|| format!("open `{shown}`"))?)?
-        }
-        None => {
-            let target = resolve_links(path)?;
-            let permissions = existing.map(|existing| existing.permissions());
-            replace(&target, permissions, |file| copy(&store, &args.source, file))?
-        }
+        let file = File::options().write(true).open(path);
+        copy(&store, &args.source, &mut file.with_context(|| format!("open `{shown}`"))?)?
+    } else {
+        let target = resolve_links(path)?;
+        let permissions = existing.map(|existing| existing.permissions());
+        replace(&target, permissions, |file| copy(&store, &args.source, file))?
     };
     output::aside(&format!("{bytes} written to {shown}"));
     Ok(Verdict::Yes)
