@@ -27,6 +27,7 @@ use forebay_flash::{
 use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{PidfdFlags, pidfd_open},
 };
 
@@ -86,11 +87,23 @@ impl BorrowedStore {
         if !peer.is_same_user {
             return Err(StoreError::OtherUser(directory.to_owned()));
         }
-        let owner = pidfd_open(peer.process, PidfdFlags::empty());
-        let owner = owner.map_err(|error| failed(error.into()))?;
+        let owner = match pidfd_open(peer.process, PidfdFlags::empty()) {
+            Ok(owner) => owner,
+            // It has ended since it accepted the connection.
+            Err(Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(failed(error.into())),
+        };
         // An owner that refuses this process replies and closes before it is asked.
         let _ = socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode());
-        let (message, device) = socket.receive_with().map_err(failed)?;
+        let received = match socket.receive_with() {
+            Ok((message, _)) if message.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+            received => received,
+        };
+        let (message, device) = match received {
+            Ok(received) => received,
+            Err(_) if has_ended(&owner) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
         let (terms, device) = match (LoanReply::decode(&message), device) {
             (Some(LoanReply::Welcome(terms)), Some(device)) => (terms, device),
             (Some(LoanReply::Refused(text)), _) => return Err(StoreError::NotLent(text)),
@@ -205,7 +218,7 @@ impl LenderLink {
         let mut watched =
             [PollFd::new(&self.owner, PollFlags::IN), PollFd::new(&*socket, PollFlags::IN)];
         match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(0) | Err(Errno::INTR) => Ok(()),
             _ => Err(self.broken()),
         }
     }
@@ -214,6 +227,12 @@ impl LenderLink {
     pub(crate) fn broken(&self) -> StreamError {
         StreamError::OwnerGone(self.directory.display().to_string())
     }
+}
+
+/// Whether the process of this descriptor has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// The geometry that an owner has sent, if it is possible.

@@ -313,6 +313,7 @@ fn terms(shared: &Shared) -> LoanTerms {
 }
 
 fn list(shared: &Shared, after: Option<&StreamName>) -> Vec<StreamInfo> {
+    shared.end_leases();
     let streams = shared.catalogue.lock().list().into_iter();
     let streams = streams.filter(|info| after.is_none_or(|after| info.name > *after));
     streams.take(LISTED_MAX).collect()
