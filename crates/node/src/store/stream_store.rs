@@ -79,10 +79,12 @@ impl StreamStore {
 
     /// Removes streams whose leases have ended, and their charges.
     pub fn collect_expired(&self) {
-        self.store.collect_expired();
-        let listed = self.store.list();
-        let stored: BTreeSet<&str> = listed.iter().map(|info| info.name.as_str()).collect();
-        self.decide(|quotas| quotas.retain_sealed(|name| stored.contains(name)));
+        self.decide(|quotas| {
+            // No stream is counted as sealed meanwhile. The store ends leases before it lists.
+            let listed = self.store.list();
+            let stored: BTreeSet<&str> = listed.iter().map(|info| info.name.as_str()).collect();
+            quotas.retain_sealed(|name| stored.contains(name));
+        });
     }
 
     /// Bytes of the device that a block takes. Its descriptor in the footer of the region is 1.6 %
