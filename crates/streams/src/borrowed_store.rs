@@ -77,7 +77,7 @@ impl BorrowedStore {
                     | io::ErrorKind::ConnectionRefused
                     | io::ErrorKind::NotADirectory => Ok(None),
                     io::ErrorKind::PermissionDenied => {
-                        Err(StoreError::OtherUser(directory.to_owned()))
+                        Err(StoreError::NotPermitted(directory.to_owned()))
                     }
                     _ => Err(failed(error)),
                 };

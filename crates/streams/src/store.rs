@@ -138,14 +138,7 @@ impl StoreConfig {
 
     /// Opens the store, or borrows it from the process that has it open.
     pub fn open_or_borrow(&self) -> Result<OpenedStore, StoreError> {
-        let borrow = || match BorrowedStore::connect(&self.directory, self.memory) {
-            Err(StoreError::Borrow { path, source })
-                if source.kind() == ErrorKind::PermissionDenied =>
-            {
-                Err(StoreError::NotPermitted(path))
-            }
-            connected => connected,
-        };
+        let borrow = || BorrowedStore::connect(&self.directory, self.memory);
         if let Some(store) = borrow()? {
             return Ok(OpenedStore::Borrowed(store));
         }
@@ -309,11 +302,7 @@ impl Store {
 
     /// Destroys a stream when its last reader has closed it. Its name is free at once.
     pub async fn destroy_async(&self, name: &str) -> Result<(), StreamError> {
-        self.check_process()?;
-        let name = StreamName::new(name)?;
-        let id = self.shared.begin_destroy(&name)?;
-        self.shared.readers_closed(id).await;
-        self.shared.remove(id, &name).await
+        self.destroy_until(name, std::future::pending()).await
     }
 
     /// Destroys a stream. Waits for its readers until `deadline` completes; then they get an error.
@@ -392,11 +381,6 @@ impl Store {
             outside_slots: ByteSize(counts.outside_bytes.load(Relaxed)),
             blocks_lost: counts.blocks_lost.load(Relaxed),
         }
-    }
-
-    /// Destroys streams whose lease has ended and that have no reader.
-    pub fn collect_expired(&self) {
-        self.shared.end_leases();
     }
 }
 
