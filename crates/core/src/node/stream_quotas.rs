@@ -281,15 +281,15 @@ impl StreamQuotas {
     pub fn adopt(
         &mut self,
         account: Account,
-        name: StreamName,
+        name: &StreamName,
         regions: u64,
         lease_ends_ms: Option<u64>,
     ) {
         let id = self.next_charge();
         let Some(state) = self.accounts.get_mut(&account) else { return };
         let regions = regions.max(1);
-        state.set(&name, Charge { id, regions, room: 0, writer: None, lease_ends_ms });
-        self.leases.extend(lease(account, &name, id, lease_ends_ms));
+        state.set(name, Charge { id, regions, room: 0, writer: None, lease_ends_ms });
+        self.leases.extend(lease(account, name, id, lease_ends_ms));
     }
 
     /// A connection creates a stream.
@@ -599,7 +599,7 @@ mod tests {
         let mut quotas = quotas(4096, 64);
         let read = name("read");
         for account in [OURS, THEIRS] {
-            quotas.adopt(account, read.clone(), 1, None);
+            quotas.adopt(account, &read, 1, None);
         }
         for _ in 0..READERS_MAX {
             quotas.open_reader(OURS, Holder(1), &read).unwrap();
@@ -619,7 +619,7 @@ mod tests {
     #[test]
     fn what_a_restart_finds_counts_even_over_the_budget() {
         let mut quotas = quotas(64, 64);
-        quotas.adopt(OURS, name("x"), 20, Some(1_000));
+        quotas.adopt(OURS, &name("x"), 20, Some(1_000));
         assert_eq!(quotas.facts(OURS).unwrap().used, ByteSize::mib(80));
         assert!(quotas.create(OURS, Holder(1), &name("y")).is_err());
         assert_eq!(quotas.create(OURS, Holder(1), &name("x")), Err(QuotaError::Taken("x".into())));
@@ -653,7 +653,7 @@ mod tests {
     #[test]
     fn a_stream_whose_lease_has_ended_is_charged_until_it_is_closed() {
         let mut quotas = quotas(64, 64);
-        quotas.adopt(OURS, name("x"), 16, Some(5));
+        quotas.adopt(OURS, &name("x"), 16, Some(5));
         for holder in [1, 1, 2] {
             quotas.open_reader(OURS, Holder(holder), &name("x")).unwrap();
         }

@@ -59,7 +59,7 @@ impl StreamStore {
         for info in store.list() {
             if let Some((account, name)) = quotas.owner_of(&info.name) {
                 let taken = regions.get(&info.family).copied().unwrap_or_default();
-                quotas.adopt(account, name, taken, store.lease_end(&info.name));
+                quotas.adopt(account, &name, taken, store.lease_end(&info.name));
             } else {
                 tracing::warn!(
                     stream = %info.name,
