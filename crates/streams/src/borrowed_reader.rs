@@ -133,8 +133,10 @@ impl BorrowedReader {
             return Some(Err(error.clone()));
         }
         let block = poll_fn(|context| self.poll_block(context)).await.transpose()?;
-        if let Err(error) = &block {
-            self.failed = Some(error.clone());
+        match &block {
+            // The next call goes on where this one has ended.
+            Err(StreamError::Interrupted) | Ok(_) => {}
+            Err(error) => self.failed = Some(error.clone()),
         }
         Some(block)
     }
@@ -164,8 +166,8 @@ impl BorrowedReader {
                     let memory = BufferPool::new(self.slot_length).ok();
                     let buffer = memory.and_then(|memory| memory.take(self.slot_length));
                     let buffer = buffer.ok_or_else(|| self.failed_read(block))?;
-                    self.inner.outside.push(block);
                     self.start_read(block, buffer)?;
+                    self.inner.outside.push(block);
                 }
                 Turn::Wait | Turn::AwaitWriter => {
                     let position = self.position();
@@ -256,6 +258,11 @@ impl BorrowedReader {
         match self.extent(block) {
             Ok(_) => StreamError::Lost { stream: self.text(), block },
             Err(StreamError::Refused(_)) => StreamError::Destroyed(self.text()),
+            Err(StreamError::Interrupted) => {
+                let lost = StreamError::Lost { stream: self.text(), block };
+                self.failed = Some(lost);
+                StreamError::Interrupted
+            }
             Err(error) => error,
         }
     }
@@ -272,8 +279,7 @@ impl BorrowedReader {
 impl Drop for BorrowedReader {
     fn drop(&mut self) {
         if self.inner.is_here() {
-            // If the owner is gone, so is the lease.
-            let _ = self.inner.lender.ask(&LoanRequest::Return(self.stream.lease));
+            self.inner.lender.return_lease(self.stream.lease);
         }
     }
 }
