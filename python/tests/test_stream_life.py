@@ -287,3 +287,16 @@ def test_a_reader_that_failed_fails_again(store: Store) -> None:
     for _ in range(2):
         with pytest.raises(StreamError, match="dropped by its writer"):
             next(reader)
+
+
+def test_the_last_block_of_a_loop_keeps_one_slot_and_not_all_of_its_reader(store: Store) -> None:
+    with store.create("s") as writer:
+        for number in range(12):
+            writer.append(np.full(400_000, number))
+    for array in store.open("s", depth=8).arrays():
+        assert array[0] == array[-1]
+    # The loop variable still holds a block.
+    assert array[0] == 11
+    again = [int(other[0]) for other in store.open("s", depth=8).arrays()]
+    assert again == list(range(12))
+    assert store.facts()["outside_slots_bytes"] == 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stream_support import Table, run_script, wait_for
@@ -154,3 +158,42 @@ def test_an_interrupted_destroy_ends_with_the_last_reader(
     wait_for(
         "space is back", lambda: store.facts()["free_bytes"] == store.facts()["capacity_bytes"]
     )
+
+
+STOPPED_OWNER = """
+import os, sys, threading
+from forebay.stream import Store
+with Store(sys.argv[1], "65MiB") as store:
+    with store.create("s") as stream:
+        stream.append(b"block")
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("call", ["list", "open", "Store"])
+def test_ctrl_c_ends_the_wait_for_a_stopped_owner(
+    tmp_path: Path, interrupt: Callable[[Callable[[], object]], None], call: str
+) -> None:
+    command = [sys.executable, "-c", STOPPED_OWNER, str(tmp_path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "ready\n"
+            store = Store(tmp_path)
+            assert not store.is_owner
+            owner.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, owner.pid, os.WSTOPPED)
+            calls: dict[str, Callable[[], object]] = {
+                "list": store.list,
+                "open": lambda: store.open("s"),
+                "Store": lambda: Store(tmp_path),
+            }
+            interrupt(calls[call])
+            owner.send_signal(signal.SIGCONT)
+            # The connection is whole, and no lease is left.
+            assert [bytes(block) for block in store.open("s").bytes()] == [b"block"]
+            wait_for("the leases have ended", lambda: next(iter(store.list())).readers == 0)
+        finally:
+            owner.kill()

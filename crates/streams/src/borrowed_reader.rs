@@ -34,6 +34,7 @@ use crate::{
     of_process::OfProcess,
     owned_reader::slot_length,
     reader::{OpenOptions, WhenHeld},
+    slots::Slots,
 };
 
 /// A reader of a stream of another process's store.
@@ -51,7 +52,7 @@ pub(crate) struct BorrowedReader {
 /// What a forked child must not drop.
 struct Inner {
     lender: Arc<LenderLink>,
-    slots: Arc<BufferPool>,
+    slots: Slots,
     ring: ReadRing,
     ahead: ReadAhead,
     /// Reads that have ended and wait for their turn.
@@ -78,7 +79,8 @@ impl BorrowedReader {
         let slot_length = slot_length(lender.block_length());
         let depth = options.depth.max(1);
         let needed = slot_length.saturating_mul(depth as usize);
-        let slots = lender.memory.carve(needed).ok_or_else(|| StreamError::Memory {
+        let slots = Slots::reserve(&lender.memory, depth, slot_length);
+        let slots = slots.ok_or_else(|| StreamError::Memory {
             depth,
             slot: ByteSize(slot_length as u64),
             needed: ByteSize(needed as u64),
@@ -157,7 +159,7 @@ impl BorrowedReader {
                 Turn::NeedsMemory(block) if self.when_held == WhenHeld::Wait => {
                     *self.inner.waker.lock() = Some(context.waker().clone());
                     // A slot may have been released before the waker was set.
-                    let Some(buffer) = self.inner.slots.take(self.slot_length) else {
+                    let Some(buffer) = self.inner.slots.take() else {
                         return Poll::Pending;
                     };
                     self.start_read(block, buffer)?;
@@ -185,7 +187,7 @@ impl BorrowedReader {
     fn start_reads(&mut self) -> Result<(), StreamError> {
         while self.inner.ring.has_room()
             && let Some(block) = self.inner.ahead.wanted()
-            && let Some(buffer) = self.inner.slots.take(self.slot_length)
+            && let Some(buffer) = self.inner.slots.take()
         {
             self.start_read(block, buffer)?;
         }

@@ -34,6 +34,7 @@ mod recovery;
 mod removal;
 mod seal_file;
 mod shared;
+mod slots;
 mod store;
 mod write_memory;
 mod writer;

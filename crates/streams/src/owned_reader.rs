@@ -36,6 +36,7 @@ use crate::{
     read_memory::{ReadMemory, SlotsReturned},
     reader::{OpenOptions, WhenHeld},
     shared::{OpenedStream, Shared},
+    slots::Slots,
 };
 
 /// A reader of a stream of this process's store.
@@ -55,7 +56,7 @@ pub(crate) struct ReaderShared {
     name: StreamName,
     group: GroupId,
     number: StreamNumber,
-    slots: Arc<BufferPool>,
+    slots: Slots,
     slot_length: usize,
     state: Mutex<ReaderState>,
     /// Last, so that it is dropped after the slots.
@@ -76,23 +77,18 @@ pub(crate) fn slot_length(block_length: u64) -> usize {
     usize::try_from(size).expect("a block fits into memory") + BLOCK_SIZE
 }
 
-/// Memory for the slots of a reader.
-pub(crate) fn slots_length(block_length: u64, options: OpenOptions) -> usize {
-    slot_length(block_length).saturating_mul(options.depth.max(1) as usize)
-}
-
 impl OwnedReader {
-    /// `reserve` returns memory of a length for the slots.
+    /// `reserve` returns a number of slots of a length.
     pub(crate) fn open(
         shared: &Arc<Shared>,
         name: &str,
         options: OpenOptions,
-        reserve: impl FnOnce(&ReadMemory, usize) -> Option<Arc<BufferPool>>,
+        reserve: impl FnOnce(&ReadMemory, u32, usize) -> Option<Slots>,
     ) -> Result<Self, StreamError> {
         let name = StreamName::new(name)?;
         shared.id_of(&name)?;
-        let needed = slots_length(shared.block_length, options);
-        let slots = reserve(&shared.read_memory, needed);
+        let (depth, length) = (options.depth.max(1), slot_length(shared.block_length));
+        let slots = reserve(&shared.read_memory, depth, length);
         Self::open_in(shared, name, options, slots)
     }
 
@@ -101,13 +97,13 @@ impl OwnedReader {
         shared: &Arc<Shared>,
         name: StreamName,
         options: OpenOptions,
-        slots: Option<Arc<BufferPool>>,
+        slots: Option<Slots>,
     ) -> Result<Self, StreamError> {
         let (slot_length, depth) = (slot_length(shared.block_length), options.depth.max(1));
         let slots = slots.ok_or_else(|| StreamError::Memory {
             depth,
             slot: ByteSize(slot_length as u64),
-            needed: ByteSize(slots_length(shared.block_length, options) as u64),
+            needed: ByteSize((slot_length as u64).saturating_mul(depth.into())),
             free: ByteSize(shared.read_memory.free_bytes() as u64),
         })?;
         let mode = match options {
@@ -305,7 +301,7 @@ impl ReaderShared {
                 }
                 let Some(block) = state.ahead.wanted() else { return };
                 // Without a slot, the next release continues here.
-                let Some(buffer) = self.slots.take(self.slot_length) else { return };
+                let Some(buffer) = self.slots.take() else { return };
                 state.ahead.on_requested(block);
                 (block, buffer)
             };

@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use forebay_core::{
-    streams::{
-        FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
-        catalogue::{CatalogueError, StreamInfo},
-        record::{RECORD_TAG, Record, missing},
-    },
+use forebay_core::streams::{
+    FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
+    catalogue::{CatalogueError, StreamInfo},
+    record::{RECORD_TAG, Record, missing},
 };
 use forebay_flash::{
     RequestError,

@@ -1,4 +1,4 @@
-//! Memory for reading: readers carve their slots out of one pool. A reader that finds too little
+//! Memory for reading: readers have their slots in one pool. A reader that finds too little
 //! waits for readers that were closed just now, whose last reads are in progress.
 
 use std::sync::{
@@ -8,6 +8,8 @@ use std::sync::{
 
 use forebay_flash::buffers::BufferPool;
 use tokio::sync::Notify;
+
+use crate::slots::Slots;
 
 /// The pool, and the readers that are about to return a part of it.
 pub(crate) struct ReadMemory {
@@ -46,17 +48,22 @@ impl ReadMemory {
     }
 
     /// Reserves memory without waiting.
-    pub(crate) fn try_reserve(&self, length: usize) -> Option<Arc<BufferPool>> {
-        self.pool.carve(length)
+    pub(crate) fn try_reserve(&self, depth: u32, length: usize) -> Option<Slots> {
+        Slots::reserve(&self.pool, depth, length)
     }
 
     /// Reserves memory. `None` if there is too little and nothing to wait for.
-    pub(crate) async fn reserve(&self, length: usize, wait: MemoryWait) -> Option<Arc<BufferPool>> {
+    pub(crate) async fn reserve(
+        &self,
+        depth: u32,
+        length: usize,
+        wait: MemoryWait,
+    ) -> Option<Slots> {
         loop {
             let returned = self.returned.notified();
             // Counted before the attempt: a reader that ends in between has returned its memory.
             let is_returning = wait == MemoryWait::Any || self.closing.load(SeqCst) > 0;
-            let slots = self.try_reserve(length);
+            let slots = self.try_reserve(depth, length);
             if slots.is_some() || !is_returning {
                 return slots;
             }
@@ -111,27 +118,27 @@ mod tests {
     fn closed_readers_wake_those_that_wait_for_their_memory() {
         let pool = BufferPool::new(LENGTH).unwrap();
         let memory = ReadMemory::new(&pool);
-        let held = memory.try_reserve(LENGTH).unwrap();
+        let held = memory.try_reserve(1, LENGTH).unwrap();
         let reader = memory.slots_returned();
-        let refused = memory.reserve(LENGTH, MemoryWait::ClosedReaders).now_or_never();
+        let refused = memory.reserve(1, LENGTH, MemoryWait::ClosedReaders).now_or_never();
         assert!(refused.expect("no wait").is_none(), "no reader is closed");
         reader.on_closed();
-        let mut waiting = Box::pin(memory.reserve(LENGTH, MemoryWait::ClosedReaders));
+        let mut waiting = Box::pin(memory.reserve(1, LENGTH, MemoryWait::ClosedReaders));
         assert!(waiting.as_mut().now_or_never().is_none(), "its memory will come back");
         drop(held);
         drop(reader);
         let slots = waiting.now_or_never().expect("woken");
         // Blocks that a consumer holds are not waited for, but by a node.
         assert!(slots.is_some());
-        let mut any = Box::pin(memory.reserve(LENGTH, MemoryWait::Any));
+        let mut any = Box::pin(memory.reserve(1, LENGTH, MemoryWait::Any));
         assert!(any.as_mut().now_or_never().is_none());
         drop(slots);
         assert!(any.now_or_never().expect("woken").is_some());
 
-        let held = memory.try_reserve(LENGTH).unwrap();
+        let held = memory.try_reserve(1, LENGTH).unwrap();
         let reader = memory.slots_returned();
         reader.on_closed();
-        let mut waiting = Box::pin(memory.reserve(LENGTH, MemoryWait::ClosedReaders));
+        let mut waiting = Box::pin(memory.reserve(1, LENGTH, MemoryWait::ClosedReaders));
         assert!(waiting.as_mut().now_or_never().is_none());
         drop(reader);
         assert!(waiting.now_or_never().expect("woken").is_none(), "its blocks are held");
