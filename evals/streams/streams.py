@@ -42,7 +42,8 @@ def _options() -> argparse.Namespace:
     add("--times", type=int, nargs="+", default=[2, 4, 8], help="data, in memories (%(default)s)")
     add("--passes", type=int, default=3, help="passes of a job (%(default)s)")
     add("--rounds", type=int, default=5, help="runs of each mode (%(default)s)")
-    add("--json", type=Path, help="write all runs to this file")
+    add("--languages", nargs="+", default=["Rust", "Python"], help="run these (%(default)s)")
+    add("--json", type=Path, help="write the runs to this file, after each data size")
     return parser.parse_args()
 
 
@@ -132,11 +133,11 @@ def table(runs: list[dict[str, Any]]) -> str:
 def main() -> None:
     options = _options()
     runs = list[dict[str, Any]]()
-    for language in ("Rust", "Python"):
+    for language in options.languages:
         for times in options.times:
             runs += _measure(options, language, times)
-    if options.json:
-        options.json.write_text(json.dumps(runs, indent=1) + "\n")
+            if options.json:
+                options.json.write_text(json.dumps(runs, indent=1) + "\n")
     if not all(run["limited"] for run in runs):
         print("without a memory limit: control groups need root", file=sys.stderr)
     print(table(runs))
