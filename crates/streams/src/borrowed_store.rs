@@ -236,10 +236,10 @@ impl LenderLink {
         let returned = self.locked(&wait).and_then(|mut unanswered| {
             let is_behind = *unanswered > 0;
             self.send(&LoanRequest::Return(lease), &mut unanswered, &wait)?;
-            match is_behind {
-                true => Ok(()),
-                false => self.receive(&mut unanswered, &wait).map(|_| ()),
+            if is_behind {
+                return Ok(());
             }
+            self.receive(&mut unanswered, &wait).map(|_| ())
         });
         match returned {
             Err(error) if error.kind() != io::ErrorKind::TimedOut => drop(self.end()),

@@ -288,7 +288,8 @@ mod tests {
         assert_eq!(lost(&list, &[]), [key(4, 0)], "the later one of two with one name");
         let (key, listed) = list.lost(|_, _| false).remove(0);
         let adopted = listed.into_lost(key.stream);
-        assert_eq!((adopted.lost, adopted.record.bytes), (vec![0..3], 30));
+        assert_eq!(adopted.lost, std::slice::from_ref(&(0..3)));
+        assert_eq!(adopted.record.bytes, 30);
     }
 
     /// A file with other bytes has fewer entries, never a panic.

@@ -23,6 +23,9 @@ use crate::{
     streams::{block, names, node, read, streams, write},
 };
 
+/// Calls to a node that is older.
+const CALLS: usize = 5;
+
 fn streams_at(path: &Path) -> NodeStreams {
     NodeStreams::new(path, Credentials::default(), "test")
 }
@@ -136,7 +139,6 @@ fn an_older_node_is_a_clear_error() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("node.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    const CALLS: usize = 5;
     let older = thread::spawn(move || {
         for mut client in listener.incoming().map_while(Result::ok).take(CALLS) {
             let mut header = [0; HEADER_SIZE];
