@@ -166,7 +166,9 @@ impl BufferPool {
         if self.has_waiter.swap(false, SeqCst) {
             // A waker may release buffers itself.
             let wakers = self.wakers.lock().clone();
-            wakers.iter().for_each(|waker| waker());
+            for waker in wakers {
+                waker();
+            }
         }
     }
 }

@@ -31,7 +31,9 @@ impl Slots {
 
     /// Adds a function that is called when a slot is released after [`Slots::take`] found none.
     pub(crate) fn on_release(&self, waker: impl Fn() + Send + Sync + Clone + 'static) {
-        self.slots.iter().for_each(|slot| slot.on_release(waker.clone()));
+        for slot in &self.slots {
+            slot.on_release(waker.clone());
+        }
     }
 }
 
