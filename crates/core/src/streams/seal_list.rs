@@ -260,8 +260,8 @@ mod tests {
     }
 
     fn lost(list: &SealList, there: &[StreamKey]) -> Vec<StreamKey> {
-        let lost = list.lost(|key, _| there.contains(&key));
-        lost.into_iter().map(|(key, _)| key).collect()
+        let missing = list.lost(|key, _| there.contains(&key));
+        missing.into_iter().map(|(key, _)| key).collect()
     }
 
     /// Promise 9: a stream that was sealed and not destroyed is there or lost.
