@@ -29,7 +29,9 @@ import forebay
 options = json.loads(sys.argv[1])
 if __name__ == "__main__":
     dataset = forebay.Dataset("s3://bucket/train", storage_options=options)
-    loader = forebay.DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=list)
+    loader = forebay.DataLoader(
+        dataset, batch_size=8, shuffle=True, num_workers=2, collate_fn=list
+    )
     print("ready", flush=True)
     sys.stdin.readline()
     items = [item for batch in loader for item in batch]
@@ -48,7 +50,7 @@ def dataset_of(world: World, **options: Any) -> forebay.Dataset[bytes]:
 
 
 def loader_of(dataset: Any, **options: Any) -> forebay.DataLoader:
-    return forebay.DataLoader(dataset, batch_size=16, collate_fn=list, **options)
+    return forebay.DataLoader(dataset, batch_size=16, shuffle=True, collate_fn=list, **options)
 
 
 def items_of(loader: Any) -> list[bytes]:
@@ -147,7 +149,8 @@ def test_workers_learn_and_use_the_digest_later(new_world: World, persistent: bo
 def test_what_is_left_after_an_epoch_is_read_before_the_next(new_world: World) -> None:
     """With ``drop_last``, an epoch leaves a part of a batch."""
     dataset = dataset_of(new_world)
-    loader = forebay.DataLoader(dataset, batch_size=8, drop_last=True, collate_fn=list)
+    options: dict[str, Any] = {"shuffle": True, "drop_last": True, "collate_fn": list}
+    loader = forebay.DataLoader(dataset, batch_size=8, **options)
     assert len(items_of(loader)) == ITEMS // 8 * 8
     assert digests() == []
     assert dataset._learning is not None

