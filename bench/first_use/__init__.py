@@ -1,0 +1,1 @@
+"""Requests of the first use of a URL, counted with real jobs, agents, a node and an origin."""
