@@ -19,6 +19,8 @@ from typing import Any
 
 import harness
 
+from forebay._runtime.processes import binary
+
 #: One epoch, or the first batch alone. Prints the seconds until the first batch.
 JOB = """
 import json, sys, time
@@ -72,7 +74,7 @@ def measure(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
             found["next_use"] = run(world, environment, 1, False)
             (objects / f"{0:08}").write_bytes(b"changed")
             found["one_changed"] = run(world, environment, 1, False)
-        stop = [harness.binary(), "stop", "--socket", environment["FOREBAY_SOCKET"]]
+        stop = [binary(), "stop", "--socket", environment["FOREBAY_SOCKET"]]
         subprocess.run(stop, env=environment, capture_output=True, check=False)
     return found
 
@@ -86,7 +88,7 @@ def listing(world: harness.World, environment: dict[str, str]) -> float:
         "AWS_REGION": "us-east-1",
     }
     path = str(world.directory / "alone.listing")
-    command = [harness.binary(), "digest", "list", "s3://bucket/train", "-o", path]
+    command = [binary(), "digest", "list", "s3://bucket/train", "-o", path]
     began = time.monotonic()
     subprocess.run(command, env={**environment, **keys}, check=True, capture_output=True)
     return round(time.monotonic() - began, 2)

@@ -53,7 +53,7 @@ def loader_of(dataset: Any, **options: Any) -> forebay.DataLoader:
     return forebay.DataLoader(dataset, batch_size=16, shuffle=True, collate_fn=list, **options)
 
 
-def items_of(loader: Any) -> list[bytes]:
+def items_of(loader: Any) -> list[Any]:
     return [item for batch in loader for item in batch]
 
 
@@ -254,3 +254,28 @@ def test_an_object_that_changes_before_it_is_read_is_an_error(new_world: World) 
         dataset[3]
     assert dataset[4] == CONTENTS[4]
     assert dataset_of(new_world)[3] == b"changed"
+
+
+def test_a_rebuilt_digest_has_the_id_of_its_listing(new_world: World) -> None:
+    """A state continues after ``rebuild=True``."""
+    learned = dataset_of(new_world)
+    rebuilt = dataset_of(new_world, rebuild=True)
+    assert rebuilt._learning is None
+    assert rebuilt._id == learned._id == dataset_of(new_world)._id
+
+
+@pytest.mark.parametrize("node", ["auto", None])
+def test_urls_of_something_else_are_pointed_out(new_world: World, node: str | None) -> None:
+    with pytest.raises(forebay.DigestError, match="is one object; give the prefix"):
+        dataset_of_url(new_world, f"{URL}/00003.bin", cache=node)
+    with pytest.raises(forebay.DigestError, match="check the prefix"):
+        dataset_of_url(new_world, "s3://bucket/nothing", cache=node)
+    for item in (3, 4):
+        (new_world.objects / "tars").mkdir(exist_ok=True)
+        (new_world.objects / "tars" / f"{item}.tar").write_bytes(CONTENTS[item])
+    with pytest.warns(RuntimeWarning, match="2 of 2 objects are tar archives.*layout='tar'"):
+        dataset_of_url(new_world, f"{URL}/tars", cache=node)
+
+
+def dataset_of_url(world: World, url: str, **options: Any) -> forebay.Dataset[bytes]:
+    return forebay.Dataset(url, storage_options=world.options, **options)

@@ -79,7 +79,8 @@ def digest_for(
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         is_remote = "://" in url and not url.startswith("file:")
-        if may_learn and is_remote and node is not None and layout == "files" and not rebuild:
+        learns = may_learn and is_remote and node is not None and layout == "files"
+        if learns and not rebuild:
             found = _listed(url, path, namespace_key, options)
             if found is not None:
                 return found
@@ -96,7 +97,7 @@ def digest_for(
         _build(url, path, layout, namespace_key, options, restart=rebuild, node=node)
         if layout == "files":
             _check_objects(url, path)
-        return FoundDigest(path)
+        return FoundDigest(path, None, _listing_id(path, namespace_key) if learns else None)
 
 
 def _listed(
