@@ -29,6 +29,7 @@ use futures::{Stream, StreamExt as _, stream::BoxStream};
 use zeroize::Zeroize as _;
 
 pub use clock::clock;
+pub use profile::read as aws_profile;
 pub use error::OriginError;
 pub use local::{LocalObject, LocalReader, LocalTree};
 pub use remote::Remote;
