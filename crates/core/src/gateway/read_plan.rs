@@ -1,8 +1,8 @@
 //! Read plans: from a byte range of one version to the segments that answer it.
 //!
-//! Each segment of the range is in one of four states. Neighbours that have to be fetched become
-//! one request to the origin. It is widened to whole segments where they are admitted, and is
-//! exact where they are not: a range that is not admitted costs the origin the bytes asked for.
+//! Each segment of the range is in one of four states. Neighbours that have to be fetched and are
+//! admitted become one request to the origin for whole segments. Neighbours that are not admitted
+//! become one request for exactly the bytes asked for.
 
 use std::ops::Range;
 
@@ -55,8 +55,10 @@ pub struct FetchStep {
     pub fetched: Range<u64>,
     /// The first segment.
     pub first: SegmentIndex,
-    /// Whether each segment is stored, from the first one on.
-    pub admitted: Vec<bool>,
+    /// Number of segments.
+    pub count: usize,
+    /// Whether the segments are stored.
+    pub is_admitted: bool,
 }
 
 impl SegmentIndex {
@@ -106,16 +108,19 @@ pub fn plan(
         };
         let fetched = if is_admitted { whole } else { sent.clone() };
         match steps.last_mut() {
-            Some(Step::Fetch(fetch)) if fetch.admitted.len() < fetch_segments_max => {
+            Some(Step::Fetch(fetch))
+                if fetch.is_admitted == is_admitted && fetch.count < fetch_segments_max =>
+            {
                 fetch.sent.end = sent.end;
                 fetch.fetched.end = fetched.end;
-                fetch.admitted.push(is_admitted);
+                fetch.count += 1;
             }
             _ => steps.push(Step::Fetch(FetchStep {
                 sent,
                 fetched,
                 first: segment,
-                admitted: vec![is_admitted],
+                count: 1,
+                is_admitted,
             })),
         }
     }
@@ -133,14 +138,13 @@ impl Step {
 }
 
 impl FetchStep {
-    /// The parts of segments that are fetched, with whether each is stored.
-    pub fn parts(&self, object_length: u64) -> impl Iterator<Item = (SegmentPart, bool)> {
+    /// The parts of segments that are fetched.
+    pub fn parts(&self, object_length: u64) -> impl Iterator<Item = SegmentPart> + use<> {
         let Range { start, end } = self.fetched;
-        (self.first.0..).zip(&self.admitted).map(move |(segment, admitted)| {
+        (self.first.0..).take(self.count).map(move |segment| {
             let segment = SegmentIndex(segment);
             let whole = segment.bytes(object_length);
-            let bytes = whole.start.max(start)..whole.end.min(end);
-            (SegmentPart { segment, bytes }, *admitted)
+            SegmentPart { segment, bytes: whole.start.max(start)..whole.end.min(end) }
         })
     }
 }
@@ -165,9 +169,12 @@ mod tests {
     #[test]
     fn neighbours_to_fetch_are_one_request() {
         let steps = plan(&(100..4 * S), 4 * S, 32, states("aapr"));
-        let [Step::Fetch(fetch), Step::Send(last)] = &steps[..] else { panic!("{steps:?}") };
-        assert_eq!((fetch.fetched.clone(), fetch.sent.clone()), (0..3 * S, 100..3 * S));
-        assert_eq!(fetch.admitted, [true, true, false]);
+        let [Step::Fetch(kept), Step::Fetch(passed), Step::Send(last)] = &steps[..] else {
+            panic!("{steps:?}")
+        };
+        assert_eq!((kept.fetched.clone(), kept.sent.clone()), (0..2 * S, 100..2 * S));
+        assert!(kept.is_admitted && !passed.is_admitted);
+        assert_eq!(passed.fetched, 2 * S..3 * S);
         assert_eq!(*last, SegmentPart { segment: SegmentIndex(3), bytes: 3 * S..4 * S });
     }
 
@@ -211,21 +218,21 @@ mod tests {
                     Step::Send(part) => prop_assert_eq!(state(part.segment), SegmentState::Resident),
                     Step::Join(part) => prop_assert_eq!(state(part.segment), SegmentState::Fetching),
                     Step::Fetch(fetch) => {
-                        prop_assert!(fetch.admitted.len() <= fetch_segments_max);
+                        prop_assert!(fetch.count <= fetch_segments_max);
                         let mut covered = fetch.fetched.start;
-                        for (part, admitted) in fetch.parts(object_length) {
+                        for part in fetch.parts(object_length) {
                             prop_assert_eq!(part.bytes.start, covered);
                             prop_assert!(!part.bytes.is_empty());
                             covered = part.bytes.end;
-                            let whole = part.segment.bytes(object_length);
-                            if admitted {
+                            if fetch.is_admitted {
                                 prop_assert_eq!(state(part.segment), SegmentState::Admitted);
-                                prop_assert_eq!(&part.bytes, &whole);
+                                prop_assert_eq!(part.bytes, part.segment.bytes(object_length));
                             } else {
                                 prop_assert_eq!(state(part.segment), SegmentState::Passed);
-                                prop_assert!(part.bytes.start >= wanted.start);
-                                prop_assert!(part.bytes.end <= wanted.end);
                             }
+                        }
+                        if !fetch.is_admitted {
+                            prop_assert_eq!(&fetch.fetched, &fetch.sent);
                         }
                         prop_assert_eq!(covered, fetch.fetched.end);
                         prop_assert!(fetch.sent.start >= fetch.fetched.start);
