@@ -1,14 +1,22 @@
 //! Configuration of the gateway: the table `gateway` of the node's file, and what its tenants have
 //! of it.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::{Path, PathBuf}, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use forebay_core::{ByteSize, units::parse_duration};
+use forebay_core::{
+    ByteSize,
+    gateway::{rights::Authorise, versions::Freshness},
+    units::parse_duration,
+};
+use forebay_auth::{KeyFileError, create_key_file, ensure_own_directory, read_key_file};
 use http::Uri;
 use serde::Deserialize;
 
-use crate::origin_client::Addressing;
+use crate::{
+    objects::settings::{ObjectCacheSettings, PrefixRule, Rules},
+    origin_client::Addressing,
+};
 
 /// A tenant of the node, as the gateway needs it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -134,6 +142,41 @@ pub const KEYS: &[GatewayKey] = &[
                   DeleteObjects request its body as well; beyond it 503 SlowDown",
     },
     GatewayKey {
+        name: "device",
+        default: "`gateway.flash` in `directory`",
+        example: "\"/dev/nvme2n1\"",
+        meaning: "file, which is created, or block device for segments of objects; of the gateway \
+                  alone",
+    },
+    GatewayKey {
+        name: "capacity",
+        default: "\"10GB\"",
+        example: "\"500GB\"",
+        meaning: "flash to reserve for segments, at least 64MiB; 0B keeps nothing, and every \
+                  request passes",
+    },
+    GatewayKey {
+        name: "memory_cache",
+        default: "\"64MiB\"",
+        example: "\"1GiB\"",
+        meaning: "memory for segments that were fetched lately",
+    },
+    GatewayKey {
+        name: "rights_lifetime",
+        default: "\"60s\"",
+        example: "\"5min\"",
+        meaning: "time for which an answer of the origin authorises a tenant's hits: 1s to 1h",
+    },
+    GatewayKey {
+        name: "rules",
+        default: "[]",
+        example: "[{ bucket = \"data\", prefix = \"day=\", freshness = \"immutable\", \
+                  authorise = \"prefix\" }]",
+        meaning: "per prefix, the longest applies: `freshness` is `always` (the origin confirms the \
+                  version on each request), a time such as `30s`, or `immutable`; `authorise` says \
+                  how far an answer of the origin authorises: `object`, `prefix`, `bucket`",
+    },
+    GatewayKey {
         name: "first_byte_timeout",
         default: "\"30s\"",
         example: "\"10s\"",
@@ -168,8 +211,65 @@ struct RawConfig {
     max_connections: Option<usize>,
     max_requests: Option<usize>,
     memory: Option<String>,
+    device: Option<PathBuf>,
+    capacity: Option<String>,
+    memory_cache: Option<String>,
+    rights_lifetime: Option<String>,
+    #[serde(default)]
+    rules: Vec<RawRule>,
     first_byte_timeout: Option<String>,
     progress_timeout: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    bucket: Option<String>,
+    #[serde(default)]
+    prefix: String,
+    freshness: Option<String>,
+    authorise: Option<String>,
+}
+
+impl RawRule {
+    fn parse(self) -> anyhow::Result<PrefixRule> {
+        let freshness = match self.freshness.as_deref() {
+            None | Some("always") => Freshness::Always,
+            Some("immutable") => Freshness::Immutable,
+            Some(time) => Freshness::Ttl(parse_duration(time).ok().with_context(|| {
+                format!(
+                    "`freshness` = \"{}\"; use always, immutable, or a time such as 30s",
+                    time.escape_debug()
+                )
+            })?),
+        };
+        let authorise = match self.authorise.as_deref() {
+            None | Some("object") => Authorise::Object,
+            Some("prefix") => Authorise::Prefix,
+            Some("bucket") => Authorise::Bucket,
+            Some(other) => bail!(
+                "`authorise` = \"{}\"; use object, prefix or bucket",
+                other.escape_debug()
+            ),
+        };
+        Ok(PrefixRule { bucket: self.bucket, prefix: self.prefix.into(), freshness, authorise })
+    }
+}
+
+/// The rules, each bucket and prefix once.
+fn rules(raw: Vec<RawRule>) -> anyhow::Result<Vec<PrefixRule>> {
+    let rules: Vec<PrefixRule> =
+        raw.into_iter().map(RawRule::parse).collect::<anyhow::Result<_>>().context("`rules`")?;
+    for (at, rule) in rules.iter().enumerate() {
+        let is_same =
+            |other: &PrefixRule| (&other.bucket, &other.prefix) == (&rule.bucket, &rule.prefix);
+        ensure!(
+            !rules[..at].iter().any(is_same),
+            "`rules`: two rules have the bucket and prefix of number {}; keep one",
+            at + 1
+        );
+    }
+    Ok(rules)
 }
 
 /// Where an identity's first credential comes from.
@@ -309,6 +409,16 @@ pub struct GatewayConfig {
     pub max_requests: usize,
     /// Limit of bytes in flight.
     pub memory: ByteSize,
+    /// File or block device for segments; `None` for the default.
+    pub device: Option<PathBuf>,
+    /// Flash to reserve; 0 keeps nothing.
+    pub capacity: ByteSize,
+    /// Memory for segments.
+    pub memory_cache: ByteSize,
+    /// Time for which an answer of the origin authorises.
+    pub rights_lifetime: Duration,
+    /// Rules of prefixes.
+    pub rules: Vec<PrefixRule>,
     /// Time for the first byte of the origin's answer to a read.
     pub first_byte_timeout: Duration,
     /// Longest pause in a body.
@@ -330,6 +440,7 @@ pub struct TlsFiles {
 
 const COUNT_MAX: usize = 1 << 16;
 const MEMORY_MIN: ByteSize = ByteSize::mib(16);
+const CAPACITY_MIN: ByteSize = ByteSize::mib(64);
 
 impl GatewayConfig {
     /// Parses the table and the tenants, and refuses contradictions. Reads none of the files named.
@@ -365,7 +476,19 @@ impl GatewayConfig {
         };
         let sts = raw.sts_endpoint.unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com"));
         let sts_endpoint = origin_uri("sts_endpoint", &sts, raw.allow_http)?;
-        let memory = raw.memory.as_deref().unwrap_or("512MiB").parse().context("`memory`")?;
+        let memory = size("memory", raw.memory.as_deref().unwrap_or("512MiB"))?;
+        let capacity = size("capacity", raw.capacity.as_deref().unwrap_or("10GB"))?;
+        ensure!(
+            capacity == ByteSize::ZERO || capacity >= CAPACITY_MIN,
+            "`capacity` is {capacity}; give at least {CAPACITY_MIN}, or 0B"
+        );
+        let rights_lifetime = parse_duration(raw.rights_lifetime.as_deref().unwrap_or("60s"))
+            .map_err(anyhow::Error::msg)
+            .context("`rights_lifetime`")?;
+        ensure!(
+            (Duration::from_secs(1)..=Duration::from_hours(1)).contains(&rights_lifetime),
+            "`rights_lifetime` should be between 1s and 1h"
+        );
         ensure!(memory >= MEMORY_MIN, "`memory` is {memory}; give at least {MEMORY_MIN}");
         let own = raw.identity.as_ref().map(|identity| {
             IdentityConfig::parse(identity, None, "node").context("`identity`")
@@ -385,6 +508,11 @@ impl GatewayConfig {
             max_connections: count("max_connections", raw.max_connections, 1024)?,
             max_requests: count("max_requests", raw.max_requests, 512)?,
             memory,
+            device: raw.device,
+            capacity,
+            memory_cache: size("memory_cache", raw.memory_cache.as_deref().unwrap_or("64MiB"))?,
+            rights_lifetime,
+            rules: rules(raw.rules)?,
             first_byte_timeout: pause("first_byte_timeout", raw.first_byte_timeout.as_deref())?,
             progress_timeout: pause("progress_timeout", raw.progress_timeout.as_deref())?,
             tenants,
@@ -392,6 +520,32 @@ impl GatewayConfig {
         };
         config.check_exposure()?;
         Ok(config)
+    }
+
+    /// The settings of the object path. `directory` is the node's: it holds the key of the names
+    /// on flash, and the device unless another is named.
+    pub fn cache_settings(&self, directory: &Path) -> anyhow::Result<ObjectCacheSettings> {
+        let mut settings = ObjectCacheSettings {
+            capacity: self.capacity,
+            memory: self.memory_cache,
+            rights_lifetime: self.rights_lifetime,
+            rules: Rules::new(self.rules.clone()),
+            ..ObjectCacheSettings::default()
+        };
+        if self.capacity > ByteSize::ZERO {
+            ensure_own_directory(directory, 0o700).context("the directory of the node")?;
+            let path = directory.join("gateway.key");
+            let namespace = match create_key_file(&path) {
+                Err(KeyFileError::Exists { .. }) => read_key_file(&path),
+                created => created,
+            };
+            let secret = namespace.context("the key of the names on flash")?.to_key_file();
+            settings.key =
+                blake3::derive_key("forebay gateway segment names v1", secret.as_bytes());
+            let default = || directory.join("gateway.flash");
+            settings.device = Some(self.device.clone().unwrap_or_else(default));
+        }
+        Ok(settings)
     }
 
     /// Checks that clients of other machines are authenticated and encrypted (promise 4).
@@ -503,6 +657,10 @@ fn domains(names: Vec<String>) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
+fn size(key: &str, text: &str) -> anyhow::Result<ByteSize> {
+    text.parse().with_context(|| format!("`{key}`"))
+}
+
 fn count(key: &str, value: Option<usize>, default: usize) -> anyhow::Result<usize> {
     let value = value.unwrap_or(default);
     ensure!((1..=COUNT_MAX).contains(&value), "`{key}` should be between 1 and {COUNT_MAX}");
@@ -520,6 +678,18 @@ fn pause(key: &str, value: Option<&str>) -> anyhow::Result<Duration> {
 /// An error of the TOML library without its line breaks.
 fn in_one_line(error: toml::de::Error) -> anyhow::Error {
     anyhow::anyhow!("{}", error.message().replace('\n', " "))
+}
+
+/// The table with every key at an example, commented out.
+pub fn template() -> String {
+    let mut text = String::from(
+        "\n# The S3 endpoint of Tier. Tenants have `access_keys` (files) and `origin` (an identity).\n\
+         # [gateway]\n",
+    );
+    for GatewayKey { name, example, meaning, .. } in KEYS {
+        text += &format!("# {meaning}\n# {name} = {example}\n");
+    }
+    text
 }
 
 /// The section of `docs/reference/config.md`.
@@ -636,6 +806,10 @@ mod tests {
             ("progress_timeout = \"1h\"", "`progress_timeout`"),
             ("domains = [\"a..b\"]", "not a domain"),
             ("region = \"a/b\"", "not a region"),
+            ("capacity = \"1MiB\"", "or 0B"),
+            ("rules = [{ freshness = \"often\" }]", "use always, immutable"),
+            ("rules = [{ authorise = \"all\" }]", "use object, prefix or bucket"),
+            ("rules = [{}, { bucket = \"b\" }, {}]", "number 3; keep one"),
             ("listen2 = 1", "unknown field `listen2`"),
         ] {
             let error = error(&format!("{LEAST}{line}\n"), &team);

@@ -2,6 +2,8 @@
 
 use forebay_transport::counters::Row;
 
+use crate::objects::ObjectCounters;
+
 forebay_transport::counters! {
     /// The counters of a gateway.
     GatewayCounters;
@@ -74,10 +76,15 @@ pub struct GatewayRows {
     pub counters: Vec<Row>,
 }
 
+/// The counters of the front and of the object path.
+pub(crate) fn counter_rows(front: &GatewayCounters, objects: &ObjectCounters) -> Vec<Row> {
+    front.all().into_iter().chain(objects.rows()).collect()
+}
+
 /// All rows with the value 0, for the reference page.
 pub fn empty_rows() -> GatewayRows {
     GatewayRows {
         gauges: GatewayGauges::default().rows(),
-        counters: GatewayCounters::default().all(),
+        counters: counter_rows(&GatewayCounters::default(), &ObjectCounters::default()),
     }
 }

@@ -26,7 +26,7 @@ use super::{Domains, Front, Limits, limits::ConnectionPermit, route::GatewayRout
 use crate::{
     config::GatewayConfig,
     credentials::IdentitySource,
-    metrics::{GatewayCounters, GatewayRows},
+    metrics::{GatewayCounters, GatewayRows, counter_rows},
     objects::{ObjectCache, ObjectCacheSettings},
     origin_client::{OriginClient, OriginSettings},
     origin_tls,
@@ -99,10 +99,10 @@ impl Gateway {
 
     /// A function that reads the metrics.
     pub fn metrics(&self) -> impl Fn() -> GatewayRows + Send + Sync + 'static {
-        let front = Arc::clone(&self.front);
+        let (front, cache) = (Arc::clone(&self.front), Arc::clone(&self.cache));
         move || GatewayRows {
             gauges: front.limits().gauges().rows(),
-            counters: front.counters().all(),
+            counters: counter_rows(front.counters(), cache.counters()),
         }
     }
 
