@@ -1,0 +1,3 @@
+//! Tests of the gateway's behaviour.
+
+mod objects;
