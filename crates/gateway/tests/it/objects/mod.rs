@@ -3,6 +3,7 @@
 
 mod answers;
 mod harness;
+mod kill_and_restart;
 mod misbehaving_origins;
 mod model;
 mod rights;
