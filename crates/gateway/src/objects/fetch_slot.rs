@@ -147,7 +147,8 @@ impl SlotReader {
     /// Waits for bytes at `position`, up to `end`.
     pub async fn next(&mut self, position: u64, end: u64) -> SlotRead {
         let wanted = position - self.slot.bytes.start;
-        let arrived = |progress: &SlotProgress| progress.received > wanted || progress.end.is_some();
+        let arrived =
+            |progress: &SlotProgress| progress.received > wanted || progress.end.is_some();
         let progress = match self.progress.wait_for(arrived).await {
             Ok(progress) => *progress,
             // The fill has ended without a result: its task was stopped.

@@ -16,10 +16,7 @@ use http_body_util::BodyExt as _;
 use tokio::{sync::Semaphore, time::sleep};
 
 use super::{
-    Shared,
-    counters::add,
-    fetch_slot::FetchSlot,
-    object_head::ObjectHead,
+    Shared, counters::add, fetch_slot::FetchSlot, object_head::ObjectHead,
     segment_store::SegmentStore,
 };
 use crate::{
@@ -57,7 +54,11 @@ impl VersionAccess {
     }
 
     /// Sends requests for a fill until one is accepted, and returns its body.
-    pub(super) async fn open(&self, shared: &Shared, fill: &mut Fill) -> Result<OriginBody, FillError> {
+    pub(super) async fn open(
+        &self,
+        shared: &Shared,
+        fill: &mut Fill,
+    ) -> Result<OriginBody, FillError> {
         loop {
             let outcome = match shared.origin.send(&self.principal, self.request(fill)).await {
                 Ok(response) => {
@@ -108,7 +109,8 @@ impl FillTask {
     async fn fill(&mut self) -> Result<(), FillError> {
         let (first, last) = (&self.slots[0], &self.slots[self.slots.len() - 1]);
         let bytes = first.bytes.start..last.bytes.end;
-        let mut fill = Fill::new(self.access.head.etag().clone(), self.access.head.length(), &bytes);
+        let mut fill =
+            Fill::new(self.access.head.etag().clone(), self.access.head.length(), &bytes);
         self.take_memory().await?;
         loop {
             let (access, shared) = (Arc::clone(&self.access), Arc::clone(&self.shared));

@@ -53,9 +53,9 @@ impl ObjectHead {
             StatusCode::PARTIAL_CONTENT => content_range(headers)?.length?,
             _ => return None,
         };
-        let is_archived = headers.get("x-amz-storage-class").is_some_and(|class| {
-            [&b"GLACIER"[..], b"DEEP_ARCHIVE"].contains(&class.as_bytes())
-        });
+        let is_archived = headers
+            .get("x-amz-storage-class")
+            .is_some_and(|class| [&b"GLACIER"[..], b"DEEP_ARCHIVE"].contains(&class.as_bytes()));
         let is_opaque = headers.contains_key("x-amz-archive-status")
             || headers.contains_key("x-amz-server-side-encryption-customer-algorithm")
             || headers.contains_key(header::TRANSFER_ENCODING);
@@ -69,9 +69,8 @@ impl ObjectHead {
         for name in &OF_THE_ANSWER {
             kept.remove(name);
         }
-        let last_modified = headers
-            .get(header::LAST_MODIFIED)
-            .and_then(|value| HttpTime::parse(value.as_bytes()));
+        let last_modified =
+            headers.get(header::LAST_MODIFIED).and_then(|value| HttpTime::parse(value.as_bytes()));
         Some(Self(Arc::new(Inner { etag, length, last_modified, headers: kept, has_checksums })))
     }
 

@@ -185,7 +185,7 @@ impl Reader {
             let memory = memory.take();
             match step {
                 Step::Send(part) => {
-                    let source = Source::Stored(self.stored(&part));
+                    let source = Source::Stored(self.stored(&part, !upcoming.is_empty()));
                     upcoming.push_back(Upcoming { bytes: part.bytes, source, memory });
                 }
                 Step::Join(part) => {
@@ -238,18 +238,18 @@ impl Reader {
         }
     }
 
-    /// A read of the store, which begins at once.
-    fn stored(&self, part: &SegmentPart) -> StoredRead {
+    /// A read of the store. If it `is_ahead` of its turn, a task drives it: a read that has
+    /// completed holds the engine's buffers until it is taken, and a slow client takes nothing.
+    fn stored(&self, part: &SegmentPart, is_ahead: bool) -> StoredRead {
         let (store, key) = (Arc::clone(&self.store), self.key(part.segment));
         let start = part.segment.bytes(self.access.head.length()).start;
         let range = part.bytes.start - start..part.bytes.end - start;
-        let mut read: StoredRead = Box::pin(async move { store.read(key, range).await });
-        // The first poll submits the read to the device.
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        match read.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(bytes) => Box::pin(std::future::ready(bytes)),
-            std::task::Poll::Pending => read,
+        let read = async move { store.read(key, range).await };
+        if !is_ahead {
+            return Box::pin(read);
         }
+        let task = tokio::spawn(read);
+        Box::pin(async move { task.await.ok().flatten() })
     }
 
     /// Sends one part.
