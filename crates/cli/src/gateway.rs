@@ -36,9 +36,7 @@ pub fn config_of(node: &Config) -> anyhow::Result<Option<GatewayConfig>> {
 /// Checks the gateway's files.
 pub fn check_files(node: &Config) -> anyhow::Result<()> {
     match config_of(node)? {
-        Some(gateway) => {
-            forebay_gateway::Gateway::check_files(&gateway).context("in [gateway]")
-        }
+        Some(gateway) => forebay_gateway::Gateway::check_files(&gateway).context("in [gateway]"),
         None => Ok(()),
     }
 }

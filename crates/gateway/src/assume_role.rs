@@ -162,7 +162,12 @@ impl RoleSession {
         let payload = sign::sha256_hex(form.as_bytes());
         let target = Target { method: &Method::POST, path: "/", query: "", payload: &payload };
         let time = std::time::SystemTime::now();
-        sign::sign(&mut headers, target, base, Scope { region: &self.region, service: "sts", time });
+        sign::sign(
+            &mut headers,
+            target,
+            base,
+            Scope { region: &self.region, service: "sts", time },
+        );
         let mut request = Request::new(Full::new(Bytes::from(form)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.endpoint.clone();

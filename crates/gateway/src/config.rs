@@ -1,15 +1,19 @@
 //! Configuration of the gateway: the table `gateway` of the node's file, and what its tenants have
 //! of it.
 
-use std::{net::SocketAddr, path::{Path, PathBuf}, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail, ensure};
+use forebay_auth::{KeyFileError, create_key_file, ensure_own_directory, read_key_file};
 use forebay_core::{
     ByteSize,
     gateway::{rights::Authorise, versions::Freshness},
     units::parse_duration,
 };
-use forebay_auth::{KeyFileError, create_key_file, ensure_own_directory, read_key_file};
 use http::Uri;
 use serde::Deserialize;
 
@@ -247,10 +251,9 @@ impl RawRule {
             None | Some("object") => Authorise::Object,
             Some("prefix") => Authorise::Prefix,
             Some("bucket") => Authorise::Bucket,
-            Some(other) => bail!(
-                "`authorise` = \"{}\"; use object, prefix or bucket",
-                other.escape_debug()
-            ),
+            Some(other) => {
+                bail!("`authorise` = \"{}\"; use object, prefix or bucket", other.escape_debug())
+            }
         };
         Ok(PrefixRule { bucket: self.bucket, prefix: self.prefix.into(), freshness, authorise })
     }
@@ -452,7 +455,10 @@ impl GatewayConfig {
 
     fn from_raw(raw: RawConfig, tenants: &[GatewayTenant]) -> anyhow::Result<Self> {
         let listen: SocketAddr = raw.listen.parse().with_context(|| {
-            format!("`listen` = \"{}\" is not an address and a port, such as 127.0.0.1:9000", raw.listen)
+            format!(
+                "`listen` = \"{}\" is not an address and a port, such as 127.0.0.1:9000",
+                raw.listen
+            )
         })?;
         let endpoint = origin_uri("endpoint", &raw.endpoint, raw.allow_http)?;
         let region = raw.region.unwrap_or_else(|| "us-east-1".to_owned());
@@ -490,9 +496,10 @@ impl GatewayConfig {
             "`rights_lifetime` should be between 1s and 1h"
         );
         ensure!(memory >= MEMORY_MIN, "`memory` is {memory}; give at least {MEMORY_MIN}");
-        let own = raw.identity.as_ref().map(|identity| {
-            IdentityConfig::parse(identity, None, "node").context("`identity`")
-        });
+        let own = raw
+            .identity
+            .as_ref()
+            .map(|identity| IdentityConfig::parse(identity, None, "node").context("`identity`"));
         let own = own.transpose()?;
         let (tenants, identities) = principals(tenants, own.as_ref(), raw.trusted)?;
         let config = Self {

@@ -6,9 +6,7 @@
 use std::{fmt, path::Path, sync::Arc};
 
 use anyhow::Context as _;
-use object_store::aws::{
-    AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider,
-};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider};
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
@@ -80,9 +78,7 @@ impl IdentitySource {
         };
         Ok(match &identity.role {
             None => base,
-            Some(role) => {
-                Self::Assumed(Box::new(RoleSession::new(base, role.clone(), config)?))
-            }
+            Some(role) => Self::Assumed(Box::new(RoleSession::new(base, role.clone(), config)?)),
         })
     }
 

@@ -57,7 +57,11 @@ impl GatewayGauges {
                 "Open connections to the S3 endpoint.",
                 self.connections_open,
             ),
-            ("gateway_requests_open", "Requests to the S3 endpoint in progress.", self.requests_open),
+            (
+                "gateway_requests_open",
+                "Requests to the S3 endpoint in progress.",
+                self.requests_open,
+            ),
             (
                 "gateway_memory_reserved_bytes",
                 "Memory reserved for bodies in flight.",

@@ -29,9 +29,9 @@ use futures::{Stream, StreamExt as _, stream::BoxStream};
 use zeroize::Zeroize as _;
 
 pub use clock::clock;
-pub use profile::read as aws_profile;
 pub use error::OriginError;
 pub use local::{LocalObject, LocalReader, LocalTree};
+pub use profile::read as aws_profile;
 pub use remote::Remote;
 pub use url::Location;
 

@@ -8,13 +8,8 @@ use http::{HeaderMap, Method, header};
 use crate::{encoding::Parameter, object_request::ObjectMethod, origin_client::OriginTarget};
 
 /// Headers of AWS that a served GET or HEAD may have.
-const UNDERSTOOD: [&str; 5] = [
-    "x-amz-checksum-mode",
-    "x-amz-content-sha256",
-    "x-amz-date",
-    "x-amz-user-agent",
-    "x-amz-te",
-];
+const UNDERSTOOD: [&str; 5] =
+    ["x-amz-checksum-mode", "x-amz-content-sha256", "x-amz-date", "x-amz-user-agent", "x-amz-te"];
 
 /// The operation that the object path answers, or `None` if the request passes.
 pub fn served(

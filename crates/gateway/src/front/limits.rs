@@ -53,8 +53,7 @@ impl Limits {
 
     /// A connection, or `None` if all are in use.
     pub fn connection(self: &Arc<Self>) -> Option<ConnectionPermit> {
-        take(&self.connections, 1, self.connections_max)
-            .then(|| ConnectionPermit(Arc::clone(self)))
+        take(&self.connections, 1, self.connections_max).then(|| ConnectionPermit(Arc::clone(self)))
     }
 
     /// A request with its buffers, or `None` if a limit is reached.

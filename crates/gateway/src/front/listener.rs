@@ -1,12 +1,7 @@
 //! Listener: accepts connections within the limits, with TLS if configured, and drains them.
 
 use std::{
-    convert::Infallible,
-    future::Future,
-    net::SocketAddr,
-    pin::pin,
-    sync::Arc,
-    time::Duration,
+    convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
 use anyhow::Context as _;
@@ -22,7 +17,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Domains, Front, Limits, limits::ConnectionPermit, route::GatewayRoute, stall_guard::StallGuard};
+use super::{
+    Domains, Front, Limits, limits::ConnectionPermit, route::GatewayRoute, stall_guard::StallGuard,
+};
 use crate::{
     config::GatewayConfig,
     credentials::IdentitySource,
@@ -150,11 +147,8 @@ struct Opened {
 
 impl Opened {
     fn read(config: &GatewayConfig) -> anyhow::Result<Self> {
-        let keys = if config.trusted {
-            AccessKeys::trusted()
-        } else {
-            AccessKeys::read(&config.tenants)?
-        };
+        let keys =
+            if config.trusted { AccessKeys::trusted() } else { AccessKeys::read(&config.tenants)? };
         let identities = config
             .identities
             .iter()
@@ -163,9 +157,10 @@ impl Opened {
         let origin_tls = (config.endpoint.scheme_str() == Some("https"))
             .then(|| origin_tls::client_config(config.origin_ca.as_deref()))
             .transpose()?;
-        let server_tls = config.tls.as_ref().map(|files| {
-            forebay_auth::server_config(&files.certificate, &files.key, None)
-        });
+        let server_tls = config
+            .tls
+            .as_ref()
+            .map(|files| forebay_auth::server_config(&files.certificate, &files.key, None));
         Ok(Self { keys, identities, origin_tls, server_tls: server_tls.transpose()? })
     }
 }

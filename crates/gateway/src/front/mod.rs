@@ -8,7 +8,10 @@ mod listener;
 mod route;
 mod stall_guard;
 
-use std::{sync::Arc, time::{Duration, SystemTime}};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -112,9 +115,8 @@ impl Front {
             }
         };
         let timeout = self.progress_timeout;
-        let mut request = request.map(|body| {
-            s3s::Body::http_body_unsync(client_body::ClientBody::new(body, timeout))
-        });
+        let mut request = request
+            .map(|body| s3s::Body::http_body_unsync(client_body::ClientBody::new(body, timeout)));
         request.extensions_mut().insert(exchange.clone());
         let checked = self.s3.call(request).await;
         let (response, permit) = {

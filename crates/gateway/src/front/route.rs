@@ -12,7 +12,7 @@ use crate::{
     body::GatewayBody,
     encoding::{self, Parameter},
     metrics::GatewayCounters,
-    object_request::{JobTag, ObjectMethod, ObjectRequest, Principal},
+    object_request::{JobTag, ObjectRequest, Principal},
     objects::ObjectCache,
     origin_client::{OriginClient, OriginTarget, client_body_failure},
     pass,
@@ -106,13 +106,7 @@ impl GatewayRoute {
         if let Err(error) = Limited::new(body, 0).collect().await {
             return client_body_failure(&error.to_string()).into_response();
         }
-        let is_head = request.method == ObjectMethod::Head;
-        let mut response = self.cache.serve(request).await;
-        if is_head && response.status().is_client_error() {
-            // A HEAD has no body, and its length would be that of the error.
-            response.headers_mut().remove(header::TRANSFER_ENCODING);
-        }
-        response
+        self.cache.serve(request).await
     }
 }
 

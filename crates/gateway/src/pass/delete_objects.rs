@@ -55,9 +55,10 @@ fn unescaped(text: &str) -> String {
             "apos" => Some('\''),
             _ => {
                 let code = name.strip_prefix('#').and_then(|number| {
-                    number
-                        .strip_prefix(['x', 'X'])
-                        .map_or_else(|| number.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())
+                    number.strip_prefix(['x', 'X']).map_or_else(
+                        || number.parse().ok(),
+                        |hex| u32::from_str_radix(hex, 16).ok(),
+                    )
                 });
                 code.and_then(char::from_u32)
             }

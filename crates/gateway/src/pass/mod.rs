@@ -112,11 +112,7 @@ pub async fn forward(
 }
 
 /// The objects that a request may change, those of `DeleteObjects` excepted.
-fn changed_objects(
-    method: &Method,
-    target: &OriginTarget,
-    headers: &HeaderMap,
-) -> Vec<ObjectName> {
+fn changed_objects(method: &Method, target: &OriginTarget, headers: &HeaderMap) -> Vec<ObjectName> {
     let OriginTarget::Object(object) = target else { return Vec::new() };
     if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
         return Vec::new();
@@ -275,11 +271,17 @@ mod tests {
             headers.insert(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         remove_client_headers(&mut headers);
-        let mut left: Vec<String> =
-            headers.iter().map(|(name, value)| format!("{name}={}", value.to_str().unwrap())).collect();
+        let mut left: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
+            .collect();
         left.sort();
-        let expected =
-            ["content-encoding=gzip", "content-type=text/plain", "x-amz-acl=private", "x-amz-meta-a=kept"];
+        let expected = [
+            "content-encoding=gzip",
+            "content-type=text/plain",
+            "x-amz-acl=private",
+            "x-amz-meta-a=kept",
+        ];
         assert_eq!(left, expected);
         headers.insert("content-encoding", HeaderValue::from_static("aws-chunked"));
         remove_client_headers(&mut headers);

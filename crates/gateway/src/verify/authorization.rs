@@ -21,13 +21,16 @@ impl<'a> CredentialScope<'a> {
     pub fn parse(text: &'a str) -> Option<Self> {
         let mut parts = text.rsplitn(5, '/');
         let mut next = || parts.next().filter(|part| !part.is_empty());
-        let (end, service, region, date, access_key) = (next()?, next()?, next()?, next()?, next()?);
+        let (end, service, region, date, access_key) =
+            (next()?, next()?, next()?, next()?, next()?);
         let is_plain = |part: &str| {
             part.bytes().all(|byte| byte.is_ascii_graphic() && !b"/,=".contains(&byte))
         };
         let is_date = date.len() == 8 && date.bytes().all(|byte| byte.is_ascii_digit());
-        (end == "aws4_request" && is_date && [access_key, region, service].into_iter().all(is_plain))
-            .then_some(Self { access_key, date, region, service })
+        (end == "aws4_request"
+            && is_date
+            && [access_key, region, service].into_iter().all(is_plain))
+        .then_some(Self { access_key, date, region, service })
     }
 }
 

@@ -58,7 +58,11 @@ pub fn check(
     now: SystemTime,
 ) -> Result<(), S3Failure> {
     if query.len() > QUERY_LENGTH_MAX {
-        return Err(S3Failure::new(StatusCode::URI_TOO_LONG, "InvalidURI", "The query is too long."));
+        return Err(S3Failure::new(
+            StatusCode::URI_TOO_LONG,
+            "InvalidURI",
+            "The query is too long.",
+        ));
     }
     check_headers(method, headers)?;
     let parameters = encoding::parameters(query);
@@ -102,8 +106,9 @@ fn check_headers(method: &Method, headers: &HeaderMap) -> Result<(), S3Failure> 
         }
     }
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let is_form = content_type
-        .is_some_and(|text| text.trim_start().to_ascii_lowercase().starts_with("multipart/form-data"));
+    let is_form = content_type.is_some_and(|text| {
+        text.trim_start().to_ascii_lowercase().starts_with("multipart/form-data")
+    });
     if *method == Method::POST && is_form {
         return Err(S3Failure::new(
             StatusCode::NOT_IMPLEMENTED,
@@ -186,11 +191,7 @@ fn check_presigned(
     now: DateTime<Utc>,
 ) -> Result<(), S3Failure> {
     let malformed = |message: &str| {
-        S3Failure::new(
-            StatusCode::BAD_REQUEST,
-            "AuthorizationQueryParametersError",
-            message,
-        )
+        S3Failure::new(StatusCode::BAD_REQUEST, "AuthorizationQueryParametersError", message)
     };
     let mut values = [""; PRESIGNED.len()];
     for (value, name) in values.iter_mut().zip(PRESIGNED) {

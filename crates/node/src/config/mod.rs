@@ -32,9 +32,8 @@ use rustix::process::geteuid;
 use crate::{config::tenants::TenantConfig, ops::memory_limit, store::stream_store::check_budgets};
 pub(crate) use keys::unknown_key;
 use keys::{Key, config_keys};
-pub use value::GatewayTable;
 use value::ConfigValue;
-
+pub use value::GatewayTable;
 
 /// Default capacity, unless less than twice as much is free on the disk.
 const CAPACITY_DEFAULT: ByteSize = ByteSize::gb(20);

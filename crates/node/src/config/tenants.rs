@@ -31,16 +31,8 @@ pub struct TenantConfig {
     pub origin: Option<GatewayTable>,
 }
 
-const KEYS: [&str; 8] = [
-    "name",
-    "tokens",
-    "uids",
-    "certificates",
-    "namespaces",
-    "streams",
-    "access_keys",
-    "origin",
-];
+const KEYS: [&str; 8] =
+    ["name", "tokens", "uids", "certificates", "namespaces", "streams", "access_keys", "origin"];
 
 impl TenantConfig {
     /// Whether its clients use the S3 endpoint only. To the node such a tenant does not exist.

@@ -383,8 +383,7 @@ Every granted claim ends in one counted way or is still held: `claims_granted` i
 /// The page `docs/reference/metrics.md`.
 pub fn page(agent: Vec<Row>, gateway: ExtraRows) -> String {
     let none = ExtraRows::default();
-    let [gauge_rows, counter_rows] =
-        node_rows(&Gauges::default(), &Counters::default(), &[], none);
+    let [gauge_rows, counter_rows] = node_rows(&Gauges::default(), &Counters::default(), &[], none);
     let mut page = PAGE_HEAD.to_owned();
     let mut section = |title: &str, prefix: &str, suffix: &str, rows: Vec<Row>| {
         let _ = writeln!(page, "\n## {title}\n\n| name | meaning |\n|---|---|");
@@ -427,7 +426,10 @@ mod tests {
             }
             assert!(!["_ms", "_kb", "_mb", "_gb"].iter().any(|bad| bare.ends_with(bad)), "{name}");
             assert!(text.contains(&format!("# HELP {name} ")), "{name}");
-            assert!(page(Vec::new(), ExtraRows::default()).contains(&format!("`{name}`")), "{name} is on the page");
+            assert!(
+                page(Vec::new(), ExtraRows::default()).contains(&format!("`{name}`")),
+                "{name} is on the page"
+            );
         }
         assert!(names.len() > 40);
     }

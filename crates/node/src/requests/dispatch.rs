@@ -98,8 +98,7 @@ impl NodeService {
             Request::Stats => {
                 let gauges = self.gauges_in_queue(lane).await;
                 let flash = self.blobs.counters();
-                let counters =
-                    metrics::pairs(&gauges, &self.counters, &flash, self.extra_rows());
+                let counters = metrics::pairs(&gauges, &self.counters, &flash, self.extra_rows());
                 Reply::Stats { counters }
             }
             Request::PrefetchHint { handle, .. } => {

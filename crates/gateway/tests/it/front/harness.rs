@@ -71,19 +71,25 @@ pub fn tenants(directory: &Path) -> Vec<GatewayTenant> {
         let origin_key = format!("origin-{name}");
         let origin = key_file(directory, &format!("{name}.origin"), &origin_key, ORIGIN_SECRET);
         let origin = format!("file = {:?}", origin.to_str().unwrap()).parse().unwrap();
-        GatewayTenant {
-            name: name.to_owned(),
-            access_keys: vec![client],
-            origin: Some(origin),
-        }
+        GatewayTenant { name: name.to_owned(), access_keys: vec![client], origin: Some(origin) }
     };
     vec![tenant("a"), tenant("b")]
 }
 
 /// Starts a gateway for an endpoint, with more lines of configuration.
 pub async fn start(directory: &Path, endpoint: &str, lines: &str) -> RunningGateway {
+    start_with(directory, endpoint, lines, &tenants(directory)).await
+}
+
+/// Starts a gateway with these tenants.
+pub async fn start_with(
+    directory: &Path,
+    endpoint: &str,
+    lines: &str,
+    tenants: &[GatewayTenant],
+) -> RunningGateway {
     let text = format!("listen = \"127.0.0.1:0\"\nendpoint = \"{endpoint}\"\n{lines}");
-    let config = GatewayConfig::parse(&text.parse().unwrap(), &tenants(directory)).unwrap();
+    let config = GatewayConfig::parse(&text.parse().unwrap(), tenants).unwrap();
     let settings = config.cache_settings(&directory.join("node")).unwrap();
     let gateway = Gateway::bind(&config, &settings).await.unwrap();
     let address = gateway.address();
@@ -168,14 +174,24 @@ impl S3Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Request<Full<Bytes>> {
+        let payload = sign::sha256_hex(body);
+        self.request_of(Target { method, path, query, payload: &payload }, headers, body)
+    }
+
+    /// A signed request that declares this payload.
+    pub fn request_of(
+        &self,
+        target: Target<'_>,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Request<Full<Bytes>> {
+        let Target { method, path, query, .. } = target;
         let mut map = HeaderMap::new();
         map.insert(header::HOST, HeaderValue::from_str(&self.address.to_string()).unwrap());
         for (name, value) in headers {
             let name: HeaderName = name.parse().unwrap();
             map.append(name, HeaderValue::from_str(value).unwrap());
         }
-        let payload = sign::sha256_hex(body);
-        let target = Target { method, path, query, payload: &payload };
         let scope = Scope { region: "us-east-1", service: "s3", time: SystemTime::now() };
         sign::sign(&mut map, target, &self.credential, scope);
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };

@@ -19,7 +19,8 @@ async fn raw(client: &S3Client, socket: &mut TcpStream, request: RawRequest<'_>)
     let RawRequest { method, headers, drop, more, body } = request;
     let signed = client.request(&method, "/data/k", "", headers, b"content");
     let mut head = format!("{method} /data/k HTTP/1.1\r\n");
-    for (name, value) in signed.headers().iter().filter(|(name, _)| !drop.contains(&name.as_str())) {
+    for (name, value) in signed.headers().iter().filter(|(name, _)| !drop.contains(&name.as_str()))
+    {
         head += &format!("{name}: {}\r\n", value.to_str().unwrap());
     }
     socket.write_all(format!("{head}{more}\r\n").as_bytes()).await.unwrap();

@@ -2,6 +2,7 @@
 
 mod harness;
 mod hostile;
+mod identities;
 mod isolation;
 mod limits;
 mod pass_through;

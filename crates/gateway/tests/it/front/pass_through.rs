@@ -1,5 +1,6 @@
 //! Pass-through: what the origin receives of a request, and the client of an answer.
 
+use forebay_gateway::sign::Target;
 use http::Method;
 
 use super::{
@@ -36,8 +37,7 @@ async fn every_key_reaches_the_origin_unchanged() {
             assert_eq!(answer.status, 200, "{method} {path}: {answer:?}");
             assert_eq!(answer.cache(), "pass");
             let received = origin.last();
-            let wanted =
-                if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+            let wanted = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
             assert_eq!((received.method, received.target), (method, wanted));
         }
     }
@@ -135,4 +135,55 @@ async fn writes_and_deletes_forget_the_object_before_they_are_answered() {
     let deleted = client.send(request).await;
     assert_eq!(deleted.status, 200, "{deleted:?}");
     assert_eq!(client.get("/data/k", &[]).await.status, 404);
+}
+
+/// The chunks of a body in `aws-chunked`, and what follows them.
+fn chunks(body: &[u8]) -> (Vec<u8>, String) {
+    let (mut content, mut rest) = (Vec::new(), body);
+    loop {
+        let end = rest.windows(2).position(|pair| pair == b"\r\n").unwrap();
+        let length = usize::from_str_radix(str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        rest = &rest[end + 2..];
+        if length == 0 {
+            return (content, String::from_utf8(rest.to_vec()).unwrap());
+        }
+        content.extend_from_slice(&rest[..length]);
+        assert_eq!(&rest[length..length + 2], b"\r\n");
+        rest = &rest[length + 2..];
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checksum_in_a_trailer_is_passed_on_as_a_trailer() {
+    let directory = tempfile::tempdir().unwrap();
+    let origin = RecordingOrigin::start(200, &[]).await;
+    let gateway = start(directory.path(), &origin.endpoint(), NOTHING_KEPT).await;
+    let client = S3Client::new(gateway.address, "a");
+    for length in [1, 65_535, 65_536, 65_537, 300_000] {
+        let content: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[0]).collect();
+        let mut body = format!("{length:x}\r\n").into_bytes();
+        body.extend_from_slice(&content);
+        body.extend_from_slice(b"\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n");
+        let headers = [
+            ("content-encoding", "aws-chunked"),
+            ("x-amz-decoded-content-length", &*length.to_string()),
+            ("x-amz-trailer", "x-amz-checksum-crc32"),
+        ];
+        let target = Target {
+            method: &Method::PUT,
+            path: "/data/k",
+            query: "",
+            payload: "STREAMING-UNSIGNED-PAYLOAD-TRAILER",
+        };
+        let answer = client.send(client.request_of(target, &headers, &body)).await;
+        assert_eq!(answer.status, 200, "{length}: {answer:?}");
+        let received = origin.last();
+        let body = received.body.expect("the announced length is the real one");
+        let (sent, trailer) = chunks(&body);
+        assert!(sent == content, "{length}");
+        assert_eq!(trailer, "x-amz-checksum-crc32:AAAAAA==\r\n\r\n");
+        assert_eq!(received.headers["content-encoding"], "aws-chunked");
+        assert_eq!(received.headers["x-amz-trailer"], "x-amz-checksum-crc32");
+        assert_eq!(received.headers["x-amz-decoded-content-length"], length.to_string());
+    }
 }

@@ -29,6 +29,16 @@ pub struct RecordingOrigin {
 impl RecordingOrigin {
     /// Answers every request with this status and these headers.
     pub async fn start(status: u16, headers: &[(&'static str, &'static str)]) -> Self {
+        Self::with_body(status, headers, "done").await
+    }
+
+    /// Answers every request with this body.
+    pub async fn with_body(
+        status: u16,
+        headers: &[(&'static str, &'static str)],
+        body: &'static str,
+    ) -> Self {
+        let answer = body;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -49,7 +59,8 @@ impl RecordingOrigin {
                             headers: head.headers,
                             body,
                         });
-                        let mut response = Response::new(Full::new(Bytes::from_static(b"done")));
+                        let mut response =
+                            Response::new(Full::new(Bytes::from_static(answer.as_bytes())));
                         *response.status_mut() = StatusCode::from_u16(status).unwrap();
                         for (name, value) in headers {
                             response.headers_mut().insert(name, value.parse().unwrap());
