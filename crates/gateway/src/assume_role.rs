@@ -19,7 +19,7 @@ use crate::{
     credentials::{CredentialError, IdentitySource},
     encoding::component,
     origin_tls,
-    sign::{self, Credential, Scope, Target},
+    sign::{self, Credential, Scope, SignedTarget},
 };
 
 /// Life of the credential that is asked for. The maximum of a chained role is one hour.
@@ -160,7 +160,8 @@ impl RoleSession {
         let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
         headers.insert(header::CONTENT_TYPE, form_type);
         let payload = sign::sha256_hex(form.as_bytes());
-        let target = Target { method: &Method::POST, path: "/", query: "", payload: &payload };
+        let target =
+            SignedTarget { method: &Method::POST, path: "/", query: "", payload: &payload };
         let time = std::time::SystemTime::now();
         sign::sign(
             &mut headers,

@@ -28,7 +28,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// The parameter as it is sent.
+    /// The parameter in a query that is sent.
     pub fn encoded(&self) -> String {
         let name = component(&self.name);
         match &self.value {

@@ -13,7 +13,8 @@
 //! | `pass` | what the object path does not answer, streamed both ways; what a write forgets |
 //! | `object_request` | the names of a request: principal, object, job |
 //! | `objects` | GET and HEAD of objects, from flash |
-//! | `origin_client`, `sign`, `credentials`, `assume_role`, `origin_tls` | requests to the origin, as a principal |
+//! | `origin_client`, `origin_tls`, `sign` | requests to the origin, as a principal |
+//! | `credentials`, `assume_role` | origin identities |
 //! | `s3_error`, `cache_header`, `body`, `encoding`, `metrics` | what the modules share |
 
 mod assume_role;

@@ -87,7 +87,7 @@ pub struct Scope<'a> {
 
 /// The parts of a request that are signed, besides its headers.
 #[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
+pub struct SignedTarget<'a> {
     /// The method.
     pub method: &'a Method,
     /// The encoded path.
@@ -102,7 +102,7 @@ pub struct Target<'a> {
 /// `authorization`. The headers must have `host`.
 pub fn sign(
     headers: &mut HeaderMap,
-    target: Target<'_>,
+    target: SignedTarget<'_>,
     credential: &Credential,
     scope: Scope<'_>,
 ) {
@@ -265,7 +265,12 @@ mod tests {
             for (name, value) in headers {
                 map.insert(*name, value.parse().unwrap());
             }
-            sign(&mut map, Target { method: &method, path, query, payload }, &credential, scope);
+            sign(
+                &mut map,
+                SignedTarget { method: &method, path, query, payload },
+                &credential,
+                scope,
+            );
             let signed = map[header::AUTHORIZATION].to_str().unwrap();
             assert!(
                 signed.ends_with(&format!("Signature={signature}")),
@@ -279,7 +284,8 @@ mod tests {
         let mut map = HeaderMap::new();
         map.insert(header::HOST, "h".parse().unwrap());
         let credential = Credential { token: Some("token".to_owned().into()), ..credential() };
-        let target = Target { method: &Method::GET, path: "/", query: "", payload: EMPTY_SHA256 };
+        let target =
+            SignedTarget { method: &Method::GET, path: "/", query: "", payload: EMPTY_SHA256 };
         let mut signature = |region| {
             let scope = Scope { region, service: "s3", time: SystemTime::UNIX_EPOCH };
             sign(&mut map, target, &credential, scope);

@@ -1,4 +1,4 @@
-//! Limits of the endpoint: connections, requests and bytes in flight.
+//! EndpointLimits of the endpoint: connections, requests and bytes in flight.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ const REQUEST_BYTES: u64 = 512 << 10;
 
 /// What is in use, and the most that may be.
 #[derive(Debug)]
-pub struct Limits {
+pub struct EndpointLimits {
     connections_max: u64,
     requests_max: u64,
     bytes_max: u64,
@@ -24,12 +24,12 @@ pub struct Limits {
 
 /// A connection within the limit.
 #[derive(Debug)]
-pub struct ConnectionPermit(Arc<Limits>);
+pub struct ConnectionPermit(Arc<EndpointLimits>);
 
 /// A request within the limits, with the bytes that it reserved.
 #[derive(Debug)]
 pub struct RequestPermit {
-    limits: Arc<Limits>,
+    limits: Arc<EndpointLimits>,
     bytes: u64,
 }
 
@@ -38,8 +38,8 @@ fn take(counter: &AtomicU64, amount: u64, max: u64) -> bool {
     counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).is_ok()
 }
 
-impl Limits {
-    /// Limits of the endpoint.
+impl EndpointLimits {
+    /// EndpointLimits of the endpoint.
     pub fn new(connections_max: usize, requests_max: usize, bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
             connections_max: connections_max as u64,
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_dropped_can_be_taken_again() {
-        let limits = Limits::new(1, 2, 2 * REQUEST_BYTES + 10);
+        let limits = EndpointLimits::new(1, 2, 2 * REQUEST_BYTES + 10);
         let connection = limits.connection().unwrap();
         assert!(limits.connection().is_none());
         let (mut first, second) = (limits.request().unwrap(), limits.request().unwrap());
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn bytes_limit_requests_too() {
-        let limits = Limits::new(1, 100, REQUEST_BYTES);
+        let limits = EndpointLimits::new(1, 100, REQUEST_BYTES);
         let first = limits.request().unwrap();
         assert!(limits.request().is_none());
         assert_eq!(limits.gauges().requests_open, 1, "a request that failed counts no longer");

@@ -18,7 +18,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    Domains, Front, Limits, limits::ConnectionPermit, route::GatewayRoute, stall_guard::StallGuard,
+    Domains, EndpointLimits, Front, limits::ConnectionPermit, route::GatewayRoute,
+    stall_guard::StallGuard,
 };
 use crate::{
     config::GatewayConfig,
@@ -36,7 +37,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest head of a request: a key of 1,024 bytes takes 3 KiB, a presigned URL 1 KiB more.
 const BUFFER_SIZE_MAX: usize = 128 << 10;
-/// Connections beyond the limit that are told so. Further ones are closed.
+/// Connections beyond the limit that receive 503. Further ones are closed.
 const REFUSED_MAX: usize = 64;
 /// Life of a connection beyond the limit.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,7 +74,7 @@ impl Gateway {
         let cache = Arc::new(ObjectCache::open(settings, origin.clone()).await?);
         let route = GatewayRoute { keys, origin, cache: Arc::clone(&cache), counters };
         let bytes_max = config.memory.0;
-        let limits = Limits::new(config.max_connections, config.max_requests, bytes_max);
+        let limits = EndpointLimits::new(config.max_connections, config.max_requests, bytes_max);
         let domains = Domains::new(config.domains.clone());
         let front = Arc::new(Front::new(route, domains, limits, config.progress_timeout));
         Ok(Self { front, cache, acceptor, address })
@@ -115,14 +116,15 @@ impl Gateway {
                     let Some(permit) = front.limits().connection() else {
                         front.counters().gateway_connections_over_limit.one();
                         if refused.len() < REFUSED_MAX {
-                            let served = connection(Arc::clone(&front), socket, tls, None, is_stopping.clone());
+                            let (front, stopping) = (Arc::clone(&front), is_stopping.clone());
+                            let served = connection(front, socket, tls, None, stopping);
                             refused.spawn(timeout(REFUSED_TIMEOUT, served));
                         }
                         continue;
                     };
                     front.counters().gateway_connections.one();
-                    let stopping = is_stopping.clone();
-                    connections.spawn(connection(Arc::clone(&front), socket, tls, Some(permit), stopping));
+                    let (front, stopping) = (Arc::clone(&front), is_stopping.clone());
+                    connections.spawn(connection(front, socket, tls, Some(permit), stopping));
                 }
                 Some(_) = connections.join_next() => {}
                 Some(_) = refused.join_next() => {}

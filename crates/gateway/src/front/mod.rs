@@ -24,7 +24,7 @@ use s3s::{
 
 pub use address::Domains;
 pub use client_body::{PermittedBody, STALLED};
-pub use limits::{Limits, RequestPermit};
+pub use limits::{EndpointLimits, RequestPermit};
 pub use listener::Gateway;
 pub(crate) use route::CLIENT_ONLY;
 
@@ -56,7 +56,7 @@ pub(crate) struct Front {
     s3: S3Service,
     domains: Domains,
     origin: OriginId,
-    limits: Arc<Limits>,
+    limits: Arc<EndpointLimits>,
     counters: Arc<GatewayCounters>,
     progress_timeout: Duration,
 }
@@ -65,7 +65,7 @@ impl Front {
     pub fn new(
         route: GatewayRoute,
         domains: Domains,
-        limits: Arc<Limits>,
+        limits: Arc<EndpointLimits>,
         progress_timeout: Duration,
     ) -> Self {
         let (origin, counters) = (route.origin.origin(), Arc::clone(&route.counters));
@@ -77,7 +77,7 @@ impl Front {
         Self { s3: builder.build(), domains, origin, limits, counters, progress_timeout }
     }
 
-    pub fn limits(&self) -> &Arc<Limits> {
+    pub fn limits(&self) -> &Arc<EndpointLimits> {
         &self.limits
     }
 

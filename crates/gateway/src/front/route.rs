@@ -22,7 +22,7 @@ use crate::{
     verify,
 };
 
-/// What the front knows of a request, attached to it; and the place for its response, which would
+/// The front's state of a request, attached to it; and the place for its response, which would
 /// lose its type on the way back through `s3s`.
 #[derive(Clone)]
 pub struct Exchange(pub Arc<Mutex<ExchangeState>>);

@@ -223,7 +223,7 @@ impl OriginClient {
         let host_value = HeaderValue::from_str(&host).map_err(|_| OriginError::Name)?;
         headers.insert(header::HOST, host_value);
         if let Some(credential) = credential {
-            let target = sign::Target {
+            let target = sign::SignedTarget {
                 method: &request.method,
                 path: &path,
                 query,

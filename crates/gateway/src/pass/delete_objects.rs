@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn all_keys_are_found_with_their_entities() {
-        let body = "<?xml version=\"1.0\"?><Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+        let body = "<?xml version=\"1.0\"?><Delete xmlns=\"http://s3.example/doc/\">\
             <Object><Key>a/b &amp; c</Key><VersionId>1</VersionId></Object>\
             <Object>\n <Key >d&#10;&#x fc;&#xfc;</Key></Object>\
             <s3:Object><s3:Key xmlns:s3=\"x\"><![CDATA[<e>&amp;]]></s3:Key></s3:Object>\

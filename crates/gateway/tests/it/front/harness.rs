@@ -12,7 +12,7 @@ use bytes::Bytes;
 use forebay_dev_origin::{Config, DevOrigin, LimitedKey};
 use forebay_gateway::{
     Gateway, GatewayConfig, GatewayTenant,
-    sign::{self, Credential, Scope, Target},
+    sign::{self, Credential, Scope, SignedTarget},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Full};
@@ -175,17 +175,17 @@ impl S3Client {
         body: &[u8],
     ) -> Request<Full<Bytes>> {
         let payload = sign::sha256_hex(body);
-        self.request_of(Target { method, path, query, payload: &payload }, headers, body)
+        self.request_of(SignedTarget { method, path, query, payload: &payload }, headers, body)
     }
 
     /// A signed request that declares this payload.
     pub fn request_of(
         &self,
-        target: Target<'_>,
+        target: SignedTarget<'_>,
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Request<Full<Bytes>> {
-        let Target { method, path, query, .. } = target;
+        let SignedTarget { method, path, query, .. } = target;
         let mut map = HeaderMap::new();
         map.insert(header::HOST, HeaderValue::from_str(&self.address.to_string()).unwrap());
         for (name, value) in headers {

@@ -1,6 +1,6 @@
 //! Pass-through: what the origin receives of a request, and the client of an answer.
 
-use forebay_gateway::sign::Target;
+use forebay_gateway::sign::SignedTarget;
 use http::Method;
 
 use super::{
@@ -169,7 +169,7 @@ async fn a_checksum_in_a_trailer_is_passed_on_as_a_trailer() {
             ("x-amz-decoded-content-length", &*length.to_string()),
             ("x-amz-trailer", "x-amz-checksum-crc32"),
         ];
-        let target = Target {
+        let target = SignedTarget {
             method: &Method::PUT,
             path: "/data/k",
             query: "",
