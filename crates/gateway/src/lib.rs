@@ -7,18 +7,35 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `config`, `tenants` | the table `[gateway]`; access keys and whose they are |
+//! | `front` | connections, limits, addressing, the route behind the signature check |
+//! | `verify` | checks before the signature |
+//! | `pass` | what the object path does not answer, streamed both ways; what a write forgets |
 //! | `object_request` | the names of a request: principal, object, job |
 //! | `objects` | GET and HEAD of objects, from flash |
-//! | `origin_client`, `sign`, `credentials`, `origin_tls` | requests to the origin, as a principal |
-//! | `s3_error`, `cache_header`, `body`, `encoding` | what the modules share |
+//! | `origin_client`, `sign`, `credentials`, `assume_role`, `origin_tls` | requests to the origin, as a principal |
+//! | `s3_error`, `cache_header`, `body`, `encoding`, `metrics` | what the modules share |
 
+mod assume_role;
 pub mod body;
 pub mod cache_header;
+pub mod config;
 pub mod credentials;
 pub mod encoding;
+mod front;
+pub mod metrics;
 pub mod object_request;
 pub mod objects;
 pub mod origin_client;
 pub mod origin_tls;
+mod pass;
 pub mod s3_error;
 pub mod sign;
+mod tenants;
+mod verify;
+
+pub use config::{GatewayConfig, GatewayTenant};
+pub use front::Gateway;
+pub use pass::keys_of_delete;
+pub use tenants::{TRUSTED_KEY, TRUSTED_SECRET};
+pub use verify::parse_authorization;

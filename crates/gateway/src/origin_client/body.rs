@@ -3,7 +3,7 @@
 use std::{
     future::Future as _,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,7 +12,8 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::{OriginCounters, OriginError};
+use super::OriginError;
+use crate::metrics::GatewayCounters;
 
 /// The body of an origin's response.
 #[derive(Debug)]
@@ -21,20 +22,20 @@ pub struct OriginBody {
     /// Exists while the client waits for a frame.
     pause: Option<Pin<Box<Sleep>>>,
     progress_timeout: Duration,
-    counters: Arc<OriginCounters>,
+    counters: Arc<GatewayCounters>,
 }
 
 impl OriginBody {
     pub(super) fn new(
         inner: Incoming,
         progress_timeout: Duration,
-        counters: Arc<OriginCounters>,
+        counters: Arc<GatewayCounters>,
     ) -> Self {
         Self { inner, pause: None, progress_timeout, counters }
     }
 
     fn failed(&self, error: OriginError) -> Poll<Option<Result<Frame<Bytes>, OriginError>>> {
-        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        self.counters.gateway_origin_failures.one();
         Poll::Ready(Some(Err(error)))
     }
 }
@@ -54,8 +55,7 @@ impl Body for OriginBody {
                     pause.as_mut().reset(Instant::now() + this.progress_timeout);
                 }
                 if let Some(data) = frame.data_ref() {
-                    let length = data.len() as u64;
-                    this.counters.bytes_received.fetch_add(length, Ordering::Relaxed);
+                    this.counters.gateway_origin_received_bytes.add(data.len() as u64);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }

@@ -46,9 +46,6 @@ impl From<hyper_util::client::legacy::Error> for OriginError {
         let mut causes = Vec::new();
         let mut cause = error.source();
         while let Some(source) = cause {
-            if let Some(failed) = source.downcast_ref::<super::request::ClientBodyError>() {
-                return Self::ClientBody(failed.to_string());
-            }
             causes.push(source.to_string());
             cause = source.source();
         }
@@ -72,11 +69,7 @@ impl OriginError {
                 tracing::warn!(error = %self, "origin failed");
                 unavailable(format!("{self}."))
             }
-            Self::ClientBody(_) => S3Failure::new(
-                StatusCode::BAD_REQUEST,
-                "IncompleteBody",
-                "The request's body broke, or differs from what the request declares.",
-            ),
+            Self::ClientBody(reason) => client_body_failure(reason),
             Self::Redirect { .. } => {
                 tracing::warn!(error = %self, "origin redirects");
                 S3Failure::new(StatusCode::BAD_GATEWAY, "InternalError", self.to_string())
@@ -91,4 +84,35 @@ impl OriginError {
     pub fn into_response(self) -> Response<GatewayBody> {
         self.into_failure().into_response()
     }
+}
+
+/// The failure for a client's body that broke. `s3s` has no public type for the reason.
+pub(crate) fn client_body_failure(reason: &str) -> S3Failure {
+    let (status, code, message) = if reason.contains("SignatureMismatch") {
+        (
+            StatusCode::FORBIDDEN,
+            "SignatureDoesNotMatch",
+            "The signature of a chunk does not match what we calculated.",
+        )
+    } else if reason.contains("Sha256Mismatch") {
+        (
+            StatusCode::BAD_REQUEST,
+            "XAmzContentSHA256Mismatch",
+            "The provided 'x-amz-content-sha256' header does not match what was computed.",
+        )
+    } else if reason.contains(crate::front::STALLED) {
+        (
+            StatusCode::BAD_REQUEST,
+            "RequestTimeout",
+            "Your socket connection to the server was not read from or written to within the \
+             timeout period.",
+        )
+    } else {
+        (
+            StatusCode::BAD_REQUEST,
+            "IncompleteBody",
+            "The request body is damaged or shorter than the request declares.",
+        )
+    };
+    S3Failure::new(status, code, message)
 }

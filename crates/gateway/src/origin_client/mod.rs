@@ -14,10 +14,7 @@ mod request;
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -33,10 +30,12 @@ use tokio::time::Instant;
 
 pub use body::OriginBody;
 pub use error::OriginError;
+pub(crate) use error::client_body_failure;
 pub use request::{OriginRequest, OriginTarget, Payload, RequestBody};
 
 use crate::{
     credentials::IdentitySource,
+    metrics::GatewayCounters,
     object_request::{OriginId, Principal},
     sign,
 };
@@ -104,21 +103,6 @@ pub struct OriginSettings {
     pub tls: Option<ClientConfig>,
 }
 
-/// Counters of an origin client.
-#[derive(Debug, Default)]
-pub struct OriginCounters {
-    /// Requests sent, with retries.
-    pub requests: AtomicU64,
-    /// Reads that were sent a second time.
-    pub retries: AtomicU64,
-    /// Requests without a response, and bodies that broke.
-    pub failures: AtomicU64,
-    /// Bytes of bodies received.
-    pub bytes_received: AtomicU64,
-    /// Bytes of bodies sent.
-    pub bytes_sent: AtomicU64,
-}
-
 /// A client of one origin. Cloning it is cheap.
 #[derive(Clone)]
 pub struct OriginClient(Arc<Inner>);
@@ -128,7 +112,7 @@ struct Inner {
     settings: OriginSettings,
     identities: Vec<IdentitySource>,
     id: OriginId,
-    counters: Arc<OriginCounters>,
+    counters: Arc<GatewayCounters>,
 }
 
 impl fmt::Debug for OriginClient {
@@ -141,7 +125,11 @@ impl OriginClient {
     /// A client. `identities` are indexed by the principals' [`IdentityId`].
     ///
     /// [`IdentityId`]: crate::object_request::IdentityId
-    pub fn new(settings: OriginSettings, identities: Vec<IdentitySource>) -> Self {
+    pub fn new(
+        settings: OriginSettings,
+        identities: Vec<IdentitySource>,
+        counters: Arc<GatewayCounters>,
+    ) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -159,7 +147,7 @@ impl OriginClient {
             .set_host(false)
             .build(connector);
         let id = OriginId::of_endpoint(&settings.endpoint.to_string());
-        Self(Arc::new(Inner { http, settings, identities, id, counters: Arc::default() }))
+        Self(Arc::new(Inner { http, settings, identities, id, counters }))
     }
 
     /// The id of the origin.
@@ -167,8 +155,8 @@ impl OriginClient {
         self.0.id
     }
 
-    /// The counters.
-    pub fn counters(&self) -> &OriginCounters {
+    /// The counters of the gateway.
+    pub fn counters(&self) -> &Arc<GatewayCounters> {
         &self.0.counters
     }
 
@@ -183,7 +171,7 @@ impl OriginClient {
     ) -> Result<Response<OriginBody>, OriginError> {
         let sent = self.send_signed(principal, request).await;
         if sent.is_err() {
-            self.0.counters.failures.fetch_add(1, Ordering::Relaxed);
+            self.0.counters.gateway_origin_failures.one();
         }
         sent
     }
@@ -204,11 +192,11 @@ impl OriginClient {
         loop {
             attempt += 1;
             let outgoing = self.signed(&request, credential.as_deref(), body.take())?;
-            self.0.counters.requests.fetch_add(1, Ordering::Relaxed);
+            self.0.counters.gateway_origin_requests.one();
             match self.exchange(outgoing, is_repeatable).await {
                 Err(OriginError::Connection(error)) if is_repeatable && attempt == 1 => {
                     tracing::debug!(%error, "origin request repeated");
-                    self.0.counters.retries.fetch_add(1, Ordering::Relaxed);
+                    self.0.counters.gateway_origin_retries.one();
                 }
                 outcome => return outcome,
             }
@@ -271,7 +259,9 @@ impl OriginClient {
         let response = loop {
             let deadline = progress.last() + limit;
             tokio::select! {
-                response = response.as_mut() => break response?,
+                response = response.as_mut() => {
+                    break response.map_err(|error| progress.failure(error))?;
+                }
                 () = tokio::time::sleep_until(deadline) => {
                     if progress.last() + limit <= Instant::now() {
                         return Err(OriginError::FirstByte(limit));

@@ -2,7 +2,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -13,10 +13,11 @@ use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Addressing, OriginCounters};
+use super::{Addressing, OriginError};
 use crate::{
     body::BodyError,
     encoding,
+    metrics::GatewayCounters,
     object_request::{ObjectMethod, ObjectName, ObjectRequest},
     sign::EMPTY_SHA256,
 };
@@ -145,23 +146,34 @@ impl OriginRequest {
     }
 }
 
-/// The client's side of a body broke while it was passed on.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct ClientBodyError(BodyError);
-
-/// When the last part of a request's body was taken.
+/// State of a request's body while it is sent.
 #[derive(Debug, Clone)]
-pub(super) struct SendProgress(Arc<Mutex<Instant>>);
+pub(super) struct SendProgress(Arc<Mutex<SendState>>);
+
+#[derive(Debug)]
+struct SendState {
+    /// When the last part was taken.
+    last: Instant,
+    /// Why the client's side broke.
+    client_failure: Option<String>,
+}
 
 impl SendProgress {
     fn new() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
+        Self(Arc::new(Mutex::new(SendState { last: Instant::now(), client_failure: None })))
     }
 
     /// The time of the last progress.
     pub fn last(&self) -> Instant {
-        *self.0.lock()
+        self.0.lock().last
+    }
+
+    /// Why a request failed.
+    pub fn failure(&self, error: hyper_util::client::legacy::Error) -> OriginError {
+        match self.0.lock().client_failure.take() {
+            Some(failure) => OriginError::ClientBody(failure),
+            None => error.into(),
+        }
     }
 }
 
@@ -175,7 +187,7 @@ pub struct RequestBody {
     source: Option<UnsyncBoxBody<Bytes, BodyError>>,
     held: Option<Bytes>,
     length: Option<u64>,
-    watch: Option<(SendProgress, Arc<OriginCounters>)>,
+    watch: Option<(SendProgress, Arc<GatewayCounters>)>,
 }
 
 impl RequestBody {
@@ -195,7 +207,7 @@ impl RequestBody {
         Self { source: Some(source), held: None, length, watch: None }
     }
 
-    pub(super) fn watch(&mut self, counters: Arc<OriginCounters>) -> SendProgress {
+    pub(super) fn watch(&mut self, counters: Arc<GatewayCounters>) -> SendProgress {
         let progress = SendProgress::new();
         self.watch = Some((progress.clone(), counters));
         progress
@@ -203,8 +215,8 @@ impl RequestBody {
 
     fn release(&self, bytes: Bytes) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Some((progress, counters)) = &self.watch {
-            *progress.0.lock() = Instant::now();
-            counters.bytes_sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            progress.0.lock().last = Instant::now();
+            counters.gateway_origin_sent_bytes.add(bytes.len() as u64);
         }
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
@@ -234,7 +246,10 @@ impl Body for RequestBody {
                 Some(Err(error)) => {
                     this.source = None;
                     this.held = None;
-                    return Poll::Ready(Some(Err(Box::new(ClientBodyError(error)))));
+                    if let Some((progress, _)) = &this.watch {
+                        progress.0.lock().client_failure = Some(error.to_string());
+                    }
+                    return Poll::Ready(Some(Err(error)));
                 }
                 None => this.source = None,
             }

@@ -77,7 +77,7 @@ pub fn origin_client(endpoint: &str, identities: Vec<IdentitySource>) -> OriginC
         progress_timeout: Duration::from_secs(20),
         tls: None,
     };
-    OriginClient::new(settings, identities)
+    OriginClient::new(settings, identities, Arc::default())
 }
 
 impl Gateway {
