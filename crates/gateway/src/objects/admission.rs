@@ -3,7 +3,10 @@
 use std::fmt::Debug;
 
 use forebay_core::gateway::read_plan::SegmentIndex;
-use forebay_flash::{Appended, EntryKey};
+use forebay_flash::{
+    Appended, EntryKey,
+    shard::{Eviction, OldestFirst},
+};
 
 use crate::object_request::{JobTag, ObjectName, Principal};
 
@@ -38,6 +41,11 @@ pub trait SegmentAdmission: Debug + Send + Sync {
 
     /// A segment that was to be kept was not stored.
     fn on_not_stored(&self, _key: EntryKey) {}
+
+    /// The policy that names the regions to evict, and learns which are sealed and freed.
+    fn eviction(&self) -> Box<dyn Eviction> {
+        Box::new(OldestFirst)
+    }
 }
 
 /// Keeps every segment. The engine evicts the oldest region.

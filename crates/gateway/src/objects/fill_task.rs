@@ -10,7 +10,7 @@ use forebay_core::gateway::{
     fill::{EndOutcome, Fill, FillError, HeadOutcome},
     read_plan::SEGMENT_BYTES,
 };
-use forebay_flash::{EntryKey, RequestError};
+use forebay_flash::RequestError;
 use http::{HeaderMap, HeaderValue, Method, header};
 use http_body_util::BodyExt as _;
 use tokio::{sync::Semaphore, time::sleep};
@@ -26,6 +26,8 @@ use crate::{
 
 /// Longest wait for memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for flash to take a segment. A device that takes longer gets no more of the fill.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// First pause before a request is repeated; each further one is twice as long.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -95,6 +97,8 @@ pub struct FillTask {
     pub(super) at: usize,
     /// Whether readers have left, and the slots after the current one were given up.
     pub(super) is_last: bool,
+    /// Whether segments are stored: until the device takes too long.
+    pub(super) is_storing: bool,
 }
 
 impl FillTask {
@@ -214,11 +218,16 @@ impl FillTask {
     }
 
     /// Stores a complete segment, then ends its slot: it is always found in one of the two places.
-    async fn store(&self, slot: &Arc<FetchSlot>) {
+    async fn store(&mut self, slot: &Arc<FetchSlot>) {
         let Shared { counters, admission, fetches, .. } = &*self.shared;
         let contents = slot.contents();
         debug_assert!(contents.len() as u64 <= SEGMENT_BYTES);
-        let stored = self.store.put(slot.key, contents).await;
+        let stored = if self.is_storing {
+            let put = self.store.put(slot.key, contents);
+            tokio::time::timeout(STORE_TIMEOUT, put).await.unwrap_or(Err(RequestError::TimedOut))
+        } else {
+            Err(RequestError::TimedOut)
+        };
         let is_stored = match stored {
             Ok(place) => {
                 add(&counters.segments_stored, 1);
@@ -228,7 +237,8 @@ impl FillTask {
             Err(error) => {
                 add(&counters.segments_not_stored, 1);
                 admission.on_not_stored(slot.key);
-                log_store_failure(slot.key, &error);
+                self.is_storing &= error != RequestError::TimedOut;
+                tracing::debug!(%error, "segment not stored");
                 false
             }
         };
@@ -252,8 +262,4 @@ impl Drop for FillTask {
         self.at = self.at.min(self.slots.len());
         self.finish_rest(FillError::Unavailable);
     }
-}
-
-fn log_store_failure(_: EntryKey, error: &RequestError) {
-    tracing::debug!(%error, "segment not stored");
 }

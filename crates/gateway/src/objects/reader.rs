@@ -216,6 +216,7 @@ impl Reader {
                 slots,
                 at: 0,
                 is_last: false,
+                is_storing: true,
             };
             tokio::spawn(task.run());
         }

@@ -69,6 +69,8 @@ impl SegmentStore {
         };
         let config =
             FlashConfig { read_buffers: settings.read_buffers, ..FlashConfig::new(vec![device]) };
+        let admission = Arc::clone(&settings.admission);
+        let config = FlashConfig { eviction: Arc::new(move || admission.eviction()), ..config };
         let flash = Flash::open(&config)?;
         let runtime = tokio::runtime::Handle::current();
         let group = runtime.block_on(flash.group(GROUP, CLASS, false));

@@ -132,3 +132,25 @@ async fn an_object_that_changed_before_the_first_byte_is_read_again() {
     let restarts = &gateway.cache.counters().restarts;
     assert_eq!(restarts.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
+
+/// Promise 1: an origin that ignores `If-Match` answers with another version than the known one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_version_than_asked_for_is_not_taken_for_the_known_one() {
+    let origin = ScriptedOrigin::start().await;
+    origin.script.lock().quirk = Quirk::IgnoresIfMatch;
+    let directory = tempfile::tempdir().unwrap();
+    let client = origin_client(&origin.endpoint(), scripted_identities());
+    let rules = rule_for_all(Freshness::Ttl(Duration::from_secs(3600)));
+    let settings = ObjectCacheSettings { rules, ..settings(directory.path()) };
+    let gateway = Gateway::open(client, &settings).await;
+    origin.write("a", Some(content(1, 3 * SEGMENT)), false);
+    assert_eq!(gateway.head(0, "a", &[]).await.status, 200);
+    let new = content(2, 3 * SEGMENT);
+    origin.write("a", Some(new.clone()), false);
+    for _ in 0..2 {
+        let answer = gateway.get(0, "a", &[]).await;
+        assert_eq!(answer.header("etag"), Some(&*origin.etag("a")));
+        assert!(answer.status == 200 && answer.body == new);
+        gateway.settled().await;
+    }
+}

@@ -1,6 +1,7 @@
 //! Tests of the object path: `ObjectCache::serve` in front of a real S3 server (`dev-origin`), and
 //! in front of one that misbehaves as it is scripted to.
 
+mod admission;
 mod answers;
 mod harness;
 mod kill_and_restart;
