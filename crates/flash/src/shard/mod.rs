@@ -58,7 +58,7 @@ use self::{
 };
 
 pub use self::{
-    eviction::{Candidate, Eviction, OldestFirst},
+    eviction::{Candidate, Eviction, OldestFirst, RegionRef},
     group::{GroupInfo, GroupState, GuardKind, ShardGroup},
     region::{OpenRegion, Region, RegionState},
     request::{

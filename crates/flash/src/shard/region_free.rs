@@ -4,8 +4,8 @@
 use std::{ops::Range, time::Duration};
 
 use super::{
-    GroupState, Purpose, Region, RegionState, RequestError, RequestResult, Shard, ShardAnswer,
-    ShardGroup, region::HeaderOwner, sync::SyncTarget,
+    GroupState, Purpose, Region, RegionRef, RegionState, RequestError, RequestResult, Shard,
+    ShardAnswer, ShardGroup, region::HeaderOwner, sync::SyncTarget,
 };
 use crate::{
     format::{BLOCK_SIZE, EntryShape, RegionHeader, RegionId, RegionUse},
@@ -44,6 +44,7 @@ impl<T> Shard<T> {
             return;
         }
         let open = std::mem::replace(&mut region.state, RegionState::Freeing { drain });
+        self.eviction.on_freed(RegionRef { region: id, generation: region.generation });
         let has_entries = region.entries > 0;
         self.counters.entries -= std::mem::take(&mut region.entries);
         self.counters.bytes -= std::mem::take(&mut region.bytes);

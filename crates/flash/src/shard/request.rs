@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use bytes::Bytes;
 use forebay_core::{ByteSize, units::ByteRate};
 
-use super::{GroupInfo, UnverifiedRead, group::GuardKind};
+use super::{GroupInfo, RegionRef, UnverifiedRead, group::GuardKind};
 use crate::{
     buffers::Buffer,
     extent::Extent,
@@ -167,6 +167,11 @@ pub enum EntryName {
 pub enum ShardAnswer {
     /// Done.
     Done,
+    /// The entry was appended.
+    Appended {
+        /// The region that it is in.
+        region: RegionRef,
+    },
     /// The entry was not appended. The caller gets it back, to try again or elsewhere.
     NotCommitted {
         /// Why.

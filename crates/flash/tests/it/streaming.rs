@@ -26,7 +26,7 @@ fn put(world: &mut World, group: GroupId, ordinal: u64, payload: &Bytes) {
     make_room(world);
     let request = commit(world.pools(), group, EntryName::Ordinal(group, ordinal), payload);
     match world.request(request) {
-        Ok(ShardAnswer::Done) => {}
+        Ok(ShardAnswer::Appended { .. }) => {}
         other => panic!("{other:?}"),
     }
 }
