@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** no error quotes the content of a file, and no type that holds a secret prints it.
 
+mod access_key_file;
 mod core_dumps;
 mod credentials;
 mod endpoint_trust;
@@ -14,6 +15,7 @@ mod private_file;
 mod tls;
 mod tls_errors;
 
+pub use access_key_file::{AccessKey, AccessKeyFileError, read_access_key_file};
 pub use core_dumps::disable_core_dumps;
 pub use credentials::{Credentials, CredentialsError, Files};
 pub use endpoint_trust::TrustError;

@@ -57,7 +57,12 @@ fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
             "FOREBAY_LOG is `{text}`; use error, warn, info, debug, trace or off, or MODULE=LEVEL,…"
         );
     }
-    text.parse().context("FOREBAY_LOG")
+    let filter: EnvFilter = text.parse().context("FOREBAY_LOG")?;
+    if text.contains("s3s") {
+        return Ok(filter);
+    }
+    // It logs signatures and names of objects.
+    Ok(filter.add_directive("s3s=off".parse().context("FOREBAY_LOG")?))
 }
 
 /// forebay's own modules at `level`, dependencies at `warn`.

@@ -5,6 +5,7 @@
 
 pub(crate) mod args;
 pub(crate) mod commands;
+mod gateway;
 mod generated_page;
 mod logging;
 mod node_facts;

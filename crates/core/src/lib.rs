@@ -10,6 +10,7 @@ pub mod agent;
 pub mod cluster;
 pub mod dataset;
 pub mod embeddings;
+pub mod gateway;
 pub mod ids;
 pub mod node;
 pub mod streams;

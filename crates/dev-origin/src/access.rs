@@ -4,7 +4,7 @@
 //! failing request is counted exactly like one that succeeds.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{Arc, OnceLock},
 };
 
@@ -13,29 +13,25 @@ use s3s::{
     S3Result,
     access::{S3Access, S3AccessContext},
     auth::{S3Auth, SecretKey},
+    path::S3Path,
     s3_error,
 };
 
-use crate::config::Fault;
+use crate::config::{Config, Fault, LimitedKey};
 
-/// Authentication with one pair of keys. Unlike `SimpleAuth`, its error for a wrong key is S3's.
-pub struct SingleKeyAuth {
-    pub access_key: String,
-    pub secret_key: SecretKey,
-}
+/// Authentication with pairs of keys. Unlike `SimpleAuth`, its error for a wrong key is S3's.
+pub struct KeyAuth(pub HashMap<String, SecretKey>);
 
 #[async_trait::async_trait]
-impl S3Auth for SingleKeyAuth {
+impl S3Auth for KeyAuth {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key == self.access_key {
-            Ok(self.secret_key.clone())
-        } else {
-            Err(s3_error!(
+        self.0.get(access_key).cloned().ok_or_else(|| {
+            s3_error!(
                 InvalidAccessKeyId,
                 "The access key is unknown to this origin; the default is `{}`",
                 crate::ACCESS_KEY
-            ))
-        }
+            )
+        })
     }
 }
 
@@ -62,10 +58,20 @@ struct FaultState {
 }
 
 impl Faults {
+    /// The faults of a configuration.
+    pub fn of(config: &Config) -> Self {
+        Self::new(config.get_faults.clone(), config.fail_rate, config.seed)
+    }
+
     pub fn new(listed: Vec<Fault>, rate: f64, seed: u64) -> Self {
         let (listed, random) = (listed.into(), fastrand::Rng::with_seed(seed));
         let state = FaultState { listed, random, cut_next: false };
         Self { rate, state: Mutex::new(state) }
+    }
+
+    /// The next `GetObject` requests fail in these ways, in order.
+    pub fn inject(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state.lock().listed.extend(faults);
     }
 
     /// Failing GETs alternate between a refusal and a cut body. Other operations have no body.
@@ -89,16 +95,38 @@ impl Faults {
 }
 
 /// Admits signed requests, except for those that are chosen to fail.
-pub struct AccessCheck(pub Faults);
+pub struct AccessCheck {
+    pub faults: Arc<Faults>,
+    pub limited: Vec<LimitedKey>,
+}
+
+impl AccessCheck {
+    /// Whether a key may touch a name.
+    fn allows(&self, access_key: &str, path: &S3Path) -> bool {
+        let Some(key) = self.limited.iter().find(|key| key.access_key == access_key) else {
+            return true;
+        };
+        let name = match path {
+            S3Path::Root => String::new(),
+            S3Path::Bucket { bucket } => format!("{bucket}/"),
+            S3Path::Object { bucket, key } => format!("{bucket}/{key}"),
+        };
+        key.prefixes.iter().any(|prefix| name.starts_with(prefix))
+    }
+}
 
 #[async_trait::async_trait]
 impl S3Access for AccessCheck {
     async fn check(&self, context: &mut S3AccessContext<'_>) -> S3Result<()> {
-        if context.credentials().is_none() {
+        let Some(credentials) = context.credentials() else {
             return Err(s3_error!(AccessDenied, "Requests to this origin must be signed"));
-        }
+        };
+        let is_allowed = self.allows(&credentials.access_key, context.s3_path());
         let operation = context.s3_op().name().to_owned();
-        let fault = self.0.draw(&operation);
+        if !is_allowed {
+            return Err(s3_error!(AccessDenied, "Access Denied"));
+        }
+        let fault = self.faults.draw(&operation);
         if let Some(request_context) = context.extensions_mut().get::<Arc<RequestContext>>() {
             request_context.operation.get_or_init(|| operation);
             if let Some(fault) = fault.clone() {

@@ -28,10 +28,24 @@ pub struct Config {
     pub get_faults: Vec<Fault>,
     /// Seed of the injected failures. The same seed and order of requests give the same failures.
     pub seed: u64,
-    /// The only valid access key.
+    /// The access key without limits.
     pub access_key: String,
     /// Its secret.
     pub secret_key: String,
+    /// Further access keys.
+    pub limited_keys: Vec<LimitedKey>,
+}
+
+/// An access key that may touch some names only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitedKey {
+    /// The access key.
+    pub access_key: String,
+    /// Its secret.
+    pub secret_key: String,
+    /// Beginnings of `bucket/key`. Other names are answered with `403 AccessDenied`, whether they
+    /// exist or not.
+    pub prefixes: Vec<String>,
 }
 
 /// How a request fails on purpose.
@@ -63,6 +77,7 @@ impl Config {
             seed: 0,
             access_key: ACCESS_KEY.to_owned(),
             secret_key: SECRET_KEY.to_owned(),
+            limited_keys: Vec::new(),
         }
     }
 

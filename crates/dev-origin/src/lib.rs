@@ -44,6 +44,6 @@ mod operations;
 mod tree;
 mod upload;
 
-pub use config::{ACCESS_KEY, Config, Fault, REGION, SECRET_KEY};
+pub use config::{ACCESS_KEY, Config, Fault, LimitedKey, REGION, SECRET_KEY};
 pub use counters::{CounterSnapshot, ObjectCounts, RequestCounts};
 pub use server::{DevOrigin, run};

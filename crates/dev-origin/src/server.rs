@@ -21,8 +21,8 @@ use tokio::{
 };
 
 use crate::{
-    access::{AccessCheck, Faults, SingleKeyAuth},
-    config::Config,
+    access::{AccessCheck, Faults, KeyAuth},
+    config::{Config, Fault},
     counters::{CounterSnapshot, Counters},
     frontend::Frontend,
     operations::Operations,
@@ -43,13 +43,15 @@ pub async fn run(
     config: Config,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    serve(listener, config, Arc::default(), shutdown).await
+    let faults = Arc::new(Faults::of(&config));
+    serve(listener, config, Arc::default(), faults, shutdown).await
 }
 
 async fn serve(
     listener: TcpListener,
     config: Config,
     counters: Arc<Counters>,
+    faults: Arc<Faults>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("read the listener's address")?;
@@ -60,7 +62,7 @@ async fn serve(
         address.port()
     );
     config.check()?;
-    let frontend = Arc::new(frontend(config, counters));
+    let frontend = Arc::new(frontend(config, counters, faults));
 
     let (stop, stopping) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -90,16 +92,15 @@ async fn serve(
     Ok(())
 }
 
-fn frontend(config: Config, counters: Arc<Counters>) -> Frontend {
+fn frontend(config: Config, counters: Arc<Counters>, faults: Arc<Faults>) -> Frontend {
     let shaper = Arc::new(Shaper::new(config.bandwidth));
     let operations = Operations::new(config.root, Arc::clone(&counters), shaper.buffer_size());
     let mut builder = S3ServiceBuilder::new(operations);
-    builder.set_auth(SingleKeyAuth {
-        access_key: config.access_key,
-        secret_key: config.secret_key.into(),
-    });
-    let faults = Faults::new(config.get_faults, config.fail_rate, config.seed);
-    builder.set_access(AccessCheck(faults));
+    let limited = config.limited_keys.iter();
+    let keys = limited.map(|key| (key.access_key.clone(), key.secret_key.clone().into()));
+    let unlimited = (config.access_key, config.secret_key.into());
+    builder.set_auth(KeyAuth(keys.chain([unlimited]).collect()));
+    builder.set_access(AccessCheck { faults, limited: config.limited_keys });
     Frontend { s3: builder.build(), counters, shaper, latency: config.latency }
 }
 
@@ -141,6 +142,7 @@ async fn serve_connection(
 pub struct DevOrigin {
     address: SocketAddr,
     counters: Arc<Counters>,
+    faults: Arc<Faults>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<anyhow::Result<()>>>,
 }
@@ -160,11 +162,12 @@ impl DevOrigin {
             .build()
             .context("start the dev origin's runtime")?;
         let counters = Arc::<Counters>::default();
+        let faults = Arc::new(Faults::of(&config));
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new()
             .name("dev-origin".to_owned())
             .spawn({
-                let counters = Arc::clone(&counters);
+                let (counters, faults) = (Arc::clone(&counters), Arc::clone(&faults));
                 move || {
                     runtime.block_on(async {
                         let listener = TcpListener::from_std(listener)
@@ -172,12 +175,12 @@ impl DevOrigin {
                         // A dropped sender stops it, too.
                         let stopped: Pin<Box<dyn Future<Output = ()> + Send>> =
                             Box::pin(async { stopped.await.unwrap_or(()) });
-                        serve(listener, config, counters, stopped).await
+                        serve(listener, config, counters, faults, stopped).await
                     })
                 }
             })
             .context("start the dev origin's thread")?;
-        Ok(Self { address, counters, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, counters, faults, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The endpoint, as `http://127.0.0.1:PORT`.
@@ -193,6 +196,11 @@ impl DevOrigin {
     /// Counters since the start or the last reset.
     pub fn counters(&self) -> CounterSnapshot {
         self.counters.snapshot()
+    }
+
+    /// The next `GetObject` requests fail in these ways, in order.
+    pub fn inject(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.faults.inject(faults);
     }
 
     /// Sets all counters to 0.

@@ -19,8 +19,8 @@ use crate::{
     reservation::FilledEntry,
     shard::{
         BufferPools, Counters, EntryName, Eviction, GroupInfo, GuardKind, Mismatch, OldestFirst,
-        RequestError, RequestResult, Settings, ShardAnswer, ShardRequest, UnverifiedRead,
-        VerifiedRead,
+        RegionRef, RequestError, RequestResult, Settings, ShardAnswer, ShardRequest,
+        UnverifiedRead, VerifiedRead,
     },
 };
 
@@ -83,6 +83,15 @@ pub struct Flash {
     devices: Vec<Arc<DeviceThread>>,
     /// Number of devices in the configuration, including those that failed to open.
     configured: usize,
+}
+
+/// The place of an entry that was appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Position of the device among those that opened.
+    pub device: usize,
+    /// The region. [`Eviction::on_freed`] reports when it goes.
+    pub region: RegionRef,
 }
 
 /// A handle for one group, across all devices.
@@ -323,7 +332,7 @@ impl Group {
         key: EntryKey,
         tag: u32,
         payload: Bytes,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Appended, RequestError> {
         assert!(!self.dense, "entries of a dense group are named by ordinals");
         let [.., a, b, c, d] = key.0;
         let home = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -336,7 +345,7 @@ impl Group {
         ordinal: u64,
         tag: u32,
         payload: Bytes,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Appended, RequestError> {
         let home = usize::try_from(ordinal).unwrap_or(0);
         self.append_at(home, |group| EntryName::Ordinal(group, ordinal), tag, payload).await
     }
@@ -348,7 +357,7 @@ impl Group {
         name: impl Fn(GroupId) -> EntryName,
         tag: u32,
         payload: Bytes,
-    ) -> Result<(), RequestError> {
+    ) -> Result<Appended, RequestError> {
         let checksums = frame_checksums(&payload);
         let count = self.devices.len();
         let mut last_error = RequestError::Gone;
@@ -368,7 +377,10 @@ impl Group {
                 None => ShardRequest::Append { group, name, tag, payload, checksums },
             };
             match outcome(device.request(append)).await.and_then(committed) {
-                Ok(_) => return Ok(()),
+                Ok(ShardAnswer::Appended { region }) => {
+                    return Ok(Appended { device: at, region });
+                }
+                Ok(_) => unreachable!("an append is answered with its region"),
                 Err(
                     error @ (RequestError::Unhealthy
                     | RequestError::Failed

@@ -22,6 +22,6 @@ pub mod reservation;
 pub mod shard;
 
 pub use device_open::{DeviceConfig, DeviceError, check_distinct, check_region_size, size_of};
-pub use engine::{Flash, FlashConfig, FlashError, Group, GroupGuard, open_engine};
+pub use engine::{Appended, Flash, FlashConfig, FlashError, Group, GroupGuard, open_engine};
 pub use index::EntryKey;
-pub use shard::{RequestError, VerifiedRead};
+pub use shard::{RegionRef, RequestError, VerifiedRead};

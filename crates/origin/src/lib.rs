@@ -31,6 +31,7 @@ use zeroize::Zeroize as _;
 pub use clock::clock;
 pub use error::OriginError;
 pub use local::{LocalObject, LocalReader, LocalTree};
+pub use profile::read as aws_profile;
 pub use remote::Remote;
 pub use url::Location;
 

@@ -1,16 +1,21 @@
 //! `forebay serve`: runs a node.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{future::Future, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use forebay_auth::{disable_core_dumps, read_key_file};
 use forebay_core::{ByteSize, Namespace, NodeName, units::parse_duration};
-use forebay_node::{Config, Reloads, Server};
+use forebay_gateway::Gateway;
+use forebay_node::{Config, ExtraMetrics, Reloads, Server};
+use futures::FutureExt as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
+};
 
 use crate::{
-    logging,
+    gateway, logging,
     node_facts::NodeFacts,
     output::{self, Verdict},
     signals,
@@ -101,13 +106,14 @@ Examples:
 
 pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     if args.print_config {
-        output::data(&Config::template())?;
+        output::data(&(Config::template() + &forebay_gateway::config::template()))?;
         return Ok(Verdict::Yes);
     }
     // Before secrets are read.
     disable_core_dumps().context("cannot switch off core dumps")?;
     let (config, namespaces) = load_config(args.clone())?;
     config.check_files()?;
+    gateway::check_files(&config)?;
     if args.check_config {
         for warning in config.warnings() {
             output::note(&format!("warning: {warning}"));
@@ -125,7 +131,11 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let stop = signals::stop_requested()?;
     // Without a file there is nothing to reload, and a closed terminal ends the node.
     let hangups = args.config.is_some().then(|| signal(SignalKind::hangup())).transpose()?;
+    let stop = stop.boxed().shared();
+    // Before the node, whose recovery may take long: the S3 endpoint answers at once.
+    let gateway = start_gateway(&config, stop.clone()).await?;
     let server = Server::bind(&config, namespaces).await?;
+    let gateway = gateway.map(|gateway| gateway.show_in(&server));
     let gauges = server.node().gauges();
     let ready = serde_json::json!({
         "socket": config.socket,
@@ -134,6 +144,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         "capacity_bytes": gauges.capacity_bytes,
         "resident_bytes": gauges.resident_bytes,
         "metrics": server.metrics_address(),
+        "gateway": gateway.as_ref().map(|gateway| gateway.address),
     });
     let facts = NodeFacts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -160,8 +171,43 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         ended = server.run(stop) => ended?,
         () = reloading => unreachable!("reloading does not end"),
     }
+    if let Some(gateway) = gateway {
+        gateway.task.await.context("the S3 endpoint")?;
+    }
     tracing::info!("node stopped");
     Ok(Verdict::Yes)
+}
+
+/// A gateway that serves.
+struct RunningGateway {
+    address: SocketAddr,
+    metrics: Option<ExtraMetrics>,
+    task: JoinHandle<()>,
+}
+
+impl RunningGateway {
+    /// Shows its metrics beside the node's.
+    fn show_in(mut self, server: &Server) -> Self {
+        if let Some(metrics) = self.metrics.take() {
+            server.node().show_metrics(metrics);
+        }
+        self
+    }
+}
+
+/// Starts the S3 endpoint, if one is configured.
+async fn start_gateway(
+    config: &Config,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<Option<RunningGateway>> {
+    let Some(settings) = gateway::config_of(config)? else { return Ok(None) };
+    let cache = settings.cache_settings(&config.directory)?;
+    let bound = Gateway::bind(&settings, &cache).await?;
+    let (address, read) = (bound.address(), bound.metrics());
+    tracing::info!(%address, "S3 endpoint ready");
+    let task = tokio::spawn(bound.run(stop, config.shutdown_grace));
+    let metrics: ExtraMetrics = Box::new(move || gateway::extra_rows(read()));
+    Ok(Some(RunningGateway { address, metrics: Some(metrics), task }))
 }
 
 /// Raises the limit of open files to its maximum. Each connection takes a descriptor, and the usual
@@ -204,7 +250,7 @@ async fn reload_on_hangup(args: Args, hangups: Option<Signal>, reloads: Reloads)
 fn load_config(args: Args) -> anyhow::Result<(Config, Vec<Namespace>)> {
     let file = args.config.clone();
     let config = with_options(args)?;
-    let checked = config.check();
+    let checked = config.check().and_then(|()| gateway::config_of(&config).map(drop));
     match file {
         Some(file) => {
             checked.with_context(|| format!("in the configuration `{}`", file.display()))?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    EntryName, GroupState, OpenRegion, RegionState, RequestError, RequestResult, Shard,
+    EntryName, GroupState, OpenRegion, RegionRef, RegionState, RequestError, RequestResult, Shard,
     ShardAnswer, ShardGroup,
     region::{BarrierEnd, StagedWrite, WriteState},
 };
@@ -79,9 +79,16 @@ struct Place {
 /// Result of an attempt at the first request in the queue.
 enum Progress {
     Done,
+    Appended(RegionRef),
     Rejected(RequestError),
     /// Waits for memory or for a region.
     Blocked,
+}
+
+impl Place {
+    fn region_ref(&self) -> RegionRef {
+        RegionRef { region: self.region, generation: self.generation }
+    }
 }
 
 impl<T> Append<T> {
@@ -150,8 +157,11 @@ impl<T> Shard<T> {
                 (Progress::Rejected(error), QueuedRequest::Append(append)) => {
                     self.answer_append(append, Err(error));
                 }
-                (Progress::Done, QueuedRequest::Append(append)) => {
-                    self.answer_append(append, Ok(ShardAnswer::Done));
+                (Progress::Appended(region), QueuedRequest::Append(append)) => {
+                    self.answer_append(append, Ok(ShardAnswer::Appended { region }));
+                }
+                (Progress::Done, QueuedRequest::Append(_)) | (Progress::Appended(_), _) => {
+                    unreachable!("appends alone append")
                 }
                 (
                     Progress::Rejected(error),
@@ -286,9 +296,10 @@ impl<T> Shard<T> {
             }
         }
         let (name, tag) = (*name, *tag);
+        let appended = copy.place.region_ref();
         self.on_entry_staged(name, tag, length, &copy.place);
         self.prepare_region(*group);
-        Ok(Progress::Done)
+        Ok(Progress::Appended(appended))
     }
 
     /// Stages an entry in the memory that its caller filled.
@@ -305,7 +316,7 @@ impl<T> Shard<T> {
         self.on_entry_staged(append.name, append.tag, length, &place);
         self.write_staged(place.region);
         self.prepare_region(append.group);
-        Ok(Progress::Done)
+        Ok(Progress::Appended(place.region_ref()))
     }
 
     /// Chooses the place of an entry, at a multiple of `alignment`.

@@ -2,7 +2,8 @@
 //! before the next.
 
 use super::{
-    Candidate, OpenRegion, Purpose, Region, RegionState, RequestError, Shard, ShardGroup,
+    Candidate, OpenRegion, Purpose, Region, RegionRef, RegionState, RequestError, Shard,
+    ShardGroup,
     region::{BarrierEnd, HeaderOwner, StagedWrite, WriteState},
     sync::SyncTarget,
 };
@@ -27,6 +28,9 @@ impl<T> Shard<T> {
         if self.regions.iter().any(freeing) {
             return Ok(None);
         }
+        if let Some(victim) = self.named_victim() {
+            return Ok(self.evict(victim));
+        }
         let Self { groups, regions, eviction, .. } = self;
         let mut candidates = regions.iter().enumerate().filter_map(|(at, region)| {
             let group = groups.get(&region.group?)?;
@@ -45,9 +49,26 @@ impl<T> Shard<T> {
             let soon = self.regions.iter().any(sealing);
             return if soon { Ok(None) } else { Err(RequestError::NoSpace) };
         };
+        Ok(self.evict(victim))
+    }
+
+    /// Frees a region to make room. Returns a free one, unless that waits for reads in progress.
+    fn evict(&mut self, victim: RegionId) -> Option<RegionId> {
         self.counters.regions_evicted += 1;
         self.free_region(victim, None);
-        Ok(self.free.pop_front())
+        self.free.pop_front()
+    }
+
+    /// The region that the eviction policy names, if it may be evicted.
+    fn named_victim(&mut self) -> Option<RegionId> {
+        let RegionRef { region: id, generation } = self.eviction.named_victim()?;
+        let region = self.regions.get(id.0 as usize)?;
+        let group = self.groups.get(&region.group?)?;
+        let may_go = group.may_lose_regions()
+            && !group.is_stream()
+            && matches!(region.state, RegionState::Sealed)
+            && region.generation == generation;
+        may_go.then_some(id)
     }
 
     /// Begins a new generation of a region, for a group. False if there is no memory for the
@@ -273,6 +294,9 @@ impl<T> Shard<T> {
         let region = self.region(id);
         if matches!(region.state, RegionState::Sealing(_)) {
             region.state = RegionState::Sealed;
+            let sealed = RegionRef { region: id, generation: region.generation };
+            self.eviction.on_sealed(sealed);
+            let region = self.region(id);
             let group = region.group.expect("a sealed region belongs to a group");
             self.answer_seals(group, None);
             self.answer_flushes();

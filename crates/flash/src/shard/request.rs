@@ -5,7 +5,7 @@ use std::{ops::Range, time::Duration};
 use bytes::Bytes;
 use forebay_core::{ByteSize, units::ByteRate};
 
-use super::{GroupInfo, UnverifiedRead, group::GuardKind};
+use super::{GroupInfo, RegionRef, UnverifiedRead, group::GuardKind};
 use crate::{
     buffers::Buffer,
     extent::Extent,
@@ -69,8 +69,11 @@ pub enum ShardRequest {
         /// The ordinals.
         ordinals: Vec<u64>,
     },
-    /// Waits until a region is free.
-    AwaitSpace,
+    /// Waits until a region is free, or until the time is over.
+    AwaitSpace {
+        /// Longest wait.
+        timeout: Option<Duration>,
+    },
     /// Removes entries of a dense group from the index. Regions without other entries are freed
     /// once their reads have ended, in any state of the group. Like eviction, it is not durable.
     ReleaseOrdinals {
@@ -164,6 +167,11 @@ pub enum EntryName {
 pub enum ShardAnswer {
     /// Done.
     Done,
+    /// The entry was appended.
+    Appended {
+        /// The region that it is in.
+        region: RegionRef,
+    },
     /// The entry was not appended. The caller gets it back, to try again or elsewhere.
     NotCommitted {
         /// Why.

@@ -7,6 +7,7 @@ mod crashes;
 mod device_health;
 mod device_open_errors;
 mod devices;
+mod eviction;
 mod group_lifecycle;
 mod kill_and_restart;
 mod limits;

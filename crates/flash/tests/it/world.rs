@@ -17,7 +17,7 @@ use forebay_flash::{
     recovery::{Recovery, RecoveryReport},
     reservation::Reservation,
     shard::{
-        BufferPools, EntryName, OldestFirst, RequestResult, Settings, Shard, ShardAnswer,
+        BufferPools, EntryName, Eviction, OldestFirst, RequestResult, Settings, Shard, ShardAnswer,
         ShardRequest, VerifiedRead,
     },
 };
@@ -85,15 +85,29 @@ impl World {
         Self::open(disk, regions, settings)
     }
 
+    /// A new device with this eviction policy.
+    pub fn with_eviction(seed: u64, regions: u32, eviction: Box<dyn Eviction>) -> Self {
+        let World { disk, settings, .. } = Self::new(seed, regions, settings());
+        Self::open_with(disk, regions, settings, eviction)
+    }
+
     /// Opens the device on a disk.
-    pub fn open(mut disk: SimDisk, regions: u32, settings: Settings) -> Self {
+    pub fn open(disk: SimDisk, regions: u32, settings: Settings) -> Self {
+        Self::open_with(disk, regions, settings, Box::new(OldestFirst))
+    }
+
+    fn open_with(
+        mut disk: SimDisk,
+        regions: u32,
+        settings: Settings,
+        eviction: Box<dyn Eviction>,
+    ) -> Self {
         let pools =
             BufferPools::new(32 * settings.write_size + (2 << 20), 2 << 20, 4 << 20).unwrap();
         let mut superblock = superblock_on(&disk);
         let regions_before = superblock.geometry.regions;
         superblock.geometry.regions = regions;
         superblock.epoch += 1;
-        let eviction = Box::new(OldestFirst);
         let recovery =
             Recovery::new(settings.clone(), superblock, regions_before, pools.clone(), eviction);
         let (shard, found) = recovery.run(&mut disk).expect("the disk has no faults");

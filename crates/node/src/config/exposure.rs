@@ -24,7 +24,7 @@ impl Config {
             "`tls_certificate` is for TCP connections; give the address in `listen`"
         );
         ensure!(
-            self.tenants.is_empty() || self.namespaces.is_empty(),
+            self.node_tenants().next().is_none() || self.namespaces.is_empty(),
             "with `tenants`, each tenant has its own `namespaces`; move the node's to them"
         );
         self.check_cluster()?;
@@ -37,7 +37,7 @@ impl Config {
             );
         }
         if let Some(listen) = self.listen.filter(|listen| !listen.ip().is_loopback()) {
-            let fix = match (self.tls_certificate.is_some(), self.tenants.is_empty()) {
+            let fix = match (self.tls_certificate.is_some(), self.node_tenants().next().is_none()) {
                 (true, false) => return Ok(()),
                 (false, false) => "give `tls_certificate` and `tls_key`",
                 (true, true) => "list the clients in `tenants`",
@@ -61,7 +61,7 @@ impl Config {
         };
         // Tenants with tokens need no certificate, and other nodes authenticate by the cluster
         // token.
-        let by_certificate = self.tenants.iter().all(|tenant| tenant.tokens.is_empty());
+        let by_certificate = self.node_tenants().all(|tenant| tenant.tokens.is_empty());
         let required = by_certificate && self.cluster_token.is_none();
         let clients = self.tls_client_ca.as_deref();
         let clients = clients.map(|authority| Clients { authority, required });

@@ -7,7 +7,7 @@ use forebay_core::ByteSize;
 
 use crate::config::{
     unknown_key,
-    value::{ConfigValue as _, paths},
+    value::{ConfigValue, GatewayTable, paths},
 };
 
 /// A tenant in the configuration.
@@ -25,11 +25,24 @@ pub struct TenantConfig {
     pub namespaces: Vec<PathBuf>,
     /// Flash for its streams.
     pub streams: ByteSize,
+    /// Files of access keys for the S3 endpoint.
+    pub access_keys: Vec<PathBuf>,
+    /// The origin identity of its requests to the S3 endpoint.
+    pub origin: Option<GatewayTable>,
 }
 
-const KEYS: [&str; 6] = ["name", "tokens", "uids", "certificates", "namespaces", "streams"];
+const KEYS: [&str; 8] =
+    ["name", "tokens", "uids", "certificates", "namespaces", "streams", "access_keys", "origin"];
 
 impl TenantConfig {
+    /// Whether its clients use the S3 endpoint only. To the node such a tenant does not exist.
+    pub(crate) fn is_s3_only(&self) -> bool {
+        !self.access_keys.is_empty()
+            && self.tokens.is_empty()
+            && self.uids.is_empty()
+            && self.certificates.is_empty()
+    }
+
     /// Parses the value of `tenants`.
     pub(crate) fn all(value: &toml::Value) -> anyhow::Result<Vec<Self>> {
         let list =
@@ -64,6 +77,8 @@ impl TenantConfig {
             }
             "namespaces" => self.namespaces = paths(value)?,
             "streams" => self.streams = ByteSize::read(value)?,
+            "access_keys" => self.access_keys = paths(value)?,
+            "origin" => self.origin = ConfigValue::read(value)?,
             unknown => return Err(unknown_key(unknown, &KEYS)),
         }
         Ok(())

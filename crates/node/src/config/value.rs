@@ -170,6 +170,28 @@ impl ConfigValue for Backend {
     }
 }
 
+/// The table `gateway`, which `forebay-gateway` parses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatewayTable(pub toml::Table);
+
+/// No key of the table is a floating-point number.
+impl Eq for GatewayTable {}
+
+impl ConfigValue for Option<GatewayTable> {
+    fn read(value: &toml::Value) -> anyhow::Result<Self> {
+        match value {
+            toml::Value::Table(table) => Ok(Some(GatewayTable(table.clone()))),
+            other if other.as_str() == Some(NONE) => Ok(None),
+            _ => anyhow::bail!("should be a table, under [gateway]"),
+        }
+    }
+
+    fn write(&self) -> String {
+        debug_assert!(self.is_none(), "only defaults are written");
+        quoted(NONE)
+    }
+}
+
 impl ConfigValue for Option<NodeName> {
     fn read(value: &toml::Value) -> anyhow::Result<Self> {
         optional(value, NONE, |text| Ok(text.parse()?))

@@ -61,7 +61,10 @@ async fn answer(request: Request<Incoming>, health: Arc<Health>) -> Response<Ful
             Some(node) => {
                 let gauges = node.gauges_in_queue(Lane::Node).await;
                 let flash = node.flash_counters();
-                (StatusCode::OK, metrics::exposition(&gauges, node.counters(), &flash))
+                (
+                    StatusCode::OK,
+                    metrics::exposition(&gauges, node.counters(), &flash, node.extra_rows()),
+                )
             }
             None => unavailable("recovering"),
         },

@@ -288,8 +288,22 @@ fn flash_rows(devices: &[Flash]) -> (Vec<Row>, [Row; 4]) {
     (counters, gauges)
 }
 
+/// Metrics of another component of the process.
+#[derive(Debug, Clone, Default)]
+pub struct ExtraRows {
+    /// Gauges.
+    pub gauges: Vec<Row>,
+    /// Counters.
+    pub counters: Vec<Row>,
+}
+
 /// All gauges and all counters of a node.
-fn node_rows(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> [Vec<Row>; 2] {
+fn node_rows(
+    gauges: &Gauges,
+    counters: &Counters,
+    devices: &[Flash],
+    extra: ExtraRows,
+) -> [Vec<Row>; 2] {
     let (flash_counters, flash_gauges) = flash_rows(devices);
     let memory = ("memory_hits", "Ranges answered from the memory cache.", gauges.memory_hits);
     let stalled = (
@@ -298,18 +312,29 @@ fn node_rows(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> [Vec<Ro
         gauges.connections_stalled,
     );
     let counters = counters.all().into_iter().chain([stalled, memory]).chain(flash_counters);
-    [gauges.all().into_iter().chain(flash_gauges).collect(), counters.collect()]
+    let gauges = gauges.all().into_iter().chain(flash_gauges).chain(extra.gauges);
+    [gauges.collect(), counters.chain(extra.counters).collect()]
 }
 
 /// Names and values, for the wire.
-pub fn pairs(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> Vec<(String, u64)> {
-    let all = node_rows(gauges, counters, devices).into_iter().flatten();
+pub fn pairs(
+    gauges: &Gauges,
+    counters: &Counters,
+    devices: &[Flash],
+    extra: ExtraRows,
+) -> Vec<(String, u64)> {
+    let all = node_rows(gauges, counters, devices, extra).into_iter().flatten();
     all.map(|(name, _, value)| (name.to_owned(), value)).collect()
 }
 
 /// The text of `/metrics`, for Prometheus.
-pub fn exposition(gauges: &Gauges, counters: &Counters, devices: &[Flash]) -> String {
-    let [gauge_rows, counter_rows] = node_rows(gauges, counters, devices);
+pub fn exposition(
+    gauges: &Gauges,
+    counters: &Counters,
+    devices: &[Flash],
+    extra: ExtraRows,
+) -> String {
+    let [gauge_rows, counter_rows] = node_rows(gauges, counters, devices, extra);
     let mut text = String::new();
     let mut metric = |name: &str, suffix: &str, kind: &str, help: &str, value: u64| {
         let name = format!("forebay_{name}{suffix}");
@@ -356,8 +381,9 @@ Every granted claim ends in one counted way or is still held: `claims_granted` i
 ";
 
 /// The page `docs/reference/metrics.md`.
-pub fn page(agent: Vec<Row>) -> String {
-    let [gauge_rows, counter_rows] = node_rows(&Gauges::default(), &Counters::default(), &[]);
+pub fn page(agent: Vec<Row>, gateway: ExtraRows) -> String {
+    let none = ExtraRows::default();
+    let [gauge_rows, counter_rows] = node_rows(&Gauges::default(), &Counters::default(), &[], none);
     let mut page = PAGE_HEAD.to_owned();
     let mut section = |title: &str, prefix: &str, suffix: &str, rows: Vec<Row>| {
         let _ = writeln!(page, "\n## {title}\n\n| name | meaning |\n|---|---|");
@@ -367,6 +393,8 @@ pub fn page(agent: Vec<Row>) -> String {
     };
     section("Gauges of a node", "forebay_", "", gauge_rows);
     section("Counters of a node", "forebay_", "_total", counter_rows);
+    section("Gauges of a gateway", "forebay_", "", gateway.gauges);
+    section("Counters of a gateway", "forebay_", "_total", gateway.counters);
     section("Counters of an agent", "agent_", "", agent);
     page
 }
@@ -380,7 +408,7 @@ mod tests {
     /// Rules of Prometheus' linter: base units at the end of names, no name twice, help for all.
     #[test]
     fn names_follow_the_rules_of_prometheus() {
-        let text = exposition(&Gauges::default(), &Counters::default(), &[]);
+        let text = exposition(&Gauges::default(), &Counters::default(), &[], ExtraRows::default());
         let mut names = BTreeSet::new();
         for line in text.lines() {
             let Some(line) = line.strip_prefix("# TYPE ") else { continue };
@@ -398,7 +426,10 @@ mod tests {
             }
             assert!(!["_ms", "_kb", "_mb", "_gb"].iter().any(|bad| bare.ends_with(bad)), "{name}");
             assert!(text.contains(&format!("# HELP {name} ")), "{name}");
-            assert!(page(Vec::new()).contains(&format!("`{name}`")), "{name} is on the page");
+            assert!(
+                page(Vec::new(), ExtraRows::default()).contains(&format!("`{name}`")),
+                "{name} is on the page"
+            );
         }
         assert!(names.len() > 40);
     }

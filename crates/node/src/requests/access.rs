@@ -66,7 +66,7 @@ impl Access {
     pub fn load(config: &Config, namespaces: Vec<Namespace>) -> anyhow::Result<Self> {
         let mut all = by_id(namespaces);
         let mut tenants = Vec::new();
-        for tenant in &config.tenants {
+        for tenant in config.node_tenants() {
             let tenant = load_tenant(tenant, &mut all)
                 .with_context(|| format!("the tenant `{}`", tenant.name.escape_debug()))?;
             tenants.push(tenant);

@@ -97,7 +97,8 @@ impl NodeService {
             Request::FreeSpace => Reply::FreeSpace(self.free_space()),
             Request::Stats => {
                 let gauges = self.gauges_in_queue(lane).await;
-                let counters = metrics::pairs(&gauges, &self.counters, &self.blobs.counters());
+                let flash = self.blobs.counters();
+                let counters = metrics::pairs(&gauges, &self.counters, &flash, self.extra_rows());
                 Reply::Stats { counters }
             }
             Request::PrefetchHint { handle, .. } => {

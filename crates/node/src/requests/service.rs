@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -102,6 +102,8 @@ pub struct NodeService {
     gets_in_flight: AtomicU64,
     stopping: AtomicBool,
     closing: Latch,
+    /// Metrics of what runs in the same process.
+    extra_metrics: OnceLock<ExtraMetrics>,
 }
 
 /// Counts a get as in flight until it is dropped.
@@ -113,7 +115,20 @@ impl Drop for GetInFlight<'_> {
     }
 }
 
+/// Reads the metrics of another component of the process.
+pub type ExtraMetrics = Box<dyn Fn() -> metrics::ExtraRows + Send + Sync>;
+
 impl NodeService {
+    /// Shows the metrics of another component beside the node's. The first call counts.
+    pub fn show_metrics(&self, read: ExtraMetrics) {
+        drop(self.extra_metrics.set(read));
+    }
+
+    /// The metrics of the other component.
+    pub(crate) fn extra_rows(&self) -> metrics::ExtraRows {
+        self.extra_metrics.get().map(|read| read()).unwrap_or_default()
+    }
+
     /// A node on devices that `open` opens with the node's eviction policy.
     pub fn on_devices(
         config: &Config,
@@ -171,6 +186,7 @@ impl NodeService {
             gets_in_flight: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
             closing: Latch::default(),
+            extra_metrics: OnceLock::new(),
         }))
     }
 

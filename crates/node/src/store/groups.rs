@@ -106,7 +106,7 @@ impl BlobStore {
             match known.append(key, tag, bytes.clone()).await {
                 // The group was empty and its handle is stale: open it again.
                 Err(RequestError::Gone) => {}
-                outcome => return outcome,
+                outcome => return outcome.map(drop),
             }
         }
         let opened = self.flash.group(group, LIFETIME_CLASS, false).await?;
@@ -117,7 +117,7 @@ impl BlobStore {
             }
             groups.insert(*group, opened.clone());
         }
-        opened.append(key, tag, bytes).await
+        opened.append(key, tag, bytes).await.map(drop)
     }
 }
 

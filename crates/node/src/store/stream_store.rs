@@ -115,7 +115,7 @@ impl StreamStore {
 /// The budgets of a configuration, also those of 0 bytes.
 fn budgets(config: &Config) -> Vec<StreamBudget> {
     let owner = StreamBudget { account: None, scope: String::new(), bytes: config.streams };
-    let tenants = config.tenants.iter().enumerate().map(|(at, tenant)| StreamBudget {
+    let tenants = config.node_tenants().enumerate().map(|(at, tenant)| StreamBudget {
         account: Some(TenantId(at)),
         scope: tenant.name.clone(),
         bytes: tenant.streams,

@@ -56,6 +56,7 @@ impl TenantSetup {
                 certificates: by_name.into_iter().collect(),
                 namespaces: vec![path("namespace"), PathBuf::from("public")],
                 streams: ByteSize::ZERO,
+                ..TenantConfig::default()
             });
             authority.sign(name, &[&format!("{name}.example")], VALID);
         }

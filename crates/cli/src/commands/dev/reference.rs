@@ -40,8 +40,8 @@ impl ReferencePage {
     fn render(self) -> String {
         match self {
             Self::Cli => command_line(),
-            Self::Config => forebay_node::Config::reference_page(),
-            Self::Metrics => forebay_node::metrics_page(forebay_agent::metric_rows()),
+            Self::Config => crate::gateway::config_page(),
+            Self::Metrics => crate::gateway::metrics_page(),
         }
     }
 }

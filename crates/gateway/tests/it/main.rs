@@ -1,0 +1,4 @@
+//! Tests of the gateway's behaviour.
+
+mod front;
+mod objects;
