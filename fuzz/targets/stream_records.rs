@@ -48,7 +48,7 @@ fuzz_target!(
         let tag = |ordinal: u64| u32::from(ordinal % 2 == 1);
         let entries = (0..ENTRIES).map(|ordinal| FoundEntry { ordinal, tag: tag(ordinal) });
         let records = vec![(2, record)];
-        let found = FoundFamily { entries: entries.collect(), records };
+        let found = FoundFamily { entries: entries.collect(), records, ..FoundFamily::default() };
         let end = found.ordinals_end();
         let collected = collect(&[found], 6).remove(0);
         for stream in &collected.streams {

@@ -63,6 +63,9 @@ def _bundle_binary() -> None:
     # By rename: the old binary may be running.
     new = path.with_suffix(".new")
     shutil.copy2(os.environ.get("FOREBAY_PREBUILT") or _build(), new)
+    # Debug information of the release profile is most of its size.
+    if shutil.which("strip"):
+        subprocess.run(["strip", str(new)], check=False)
     new.replace(path)
 
 

@@ -9,7 +9,10 @@ use forebay_core::{Address, Namespace};
 use forebay_digest::{self as files, CatalogueEntry, CatalogueKey, publish_snapshot};
 use pyo3::prelude::*;
 
-use crate::errors::{digest_error, forebay_error};
+use crate::{
+    digest::Digest,
+    errors::{digest_error, forebay_error},
+};
 
 /// Address, length, index and form.
 type EntryArgument = ([u8; 32], u64, u64, u32);
@@ -71,6 +74,20 @@ impl Catalogue {
             published.map_err(|error| digest_error(&error))?;
         }
         Ok(keys.len() - rows.len())
+    }
+
+    /// Writes the digest of a listing, if the addresses of all its objects are recorded. Returns
+    /// the number of those that are not.
+    #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
+    fn complete(&self, py: Python<'_>, listing: &Digest, path: PathBuf) -> PyResult<u64> {
+        let unknown = py.detach(|| files::complete(&path, &listing.digest, &self.catalogue));
+        unknown.map_err(|error| forebay_error(&error))
+    }
+
+    /// Records the addresses of a digest's objects, as the keys of a listing.
+    fn adopt(&mut self, digest: &Digest) -> PyResult<()> {
+        let adopted = files::adopt(&mut self.catalogue, &digest.digest, &self.namespace);
+        adopted.map_err(|error| forebay_error(&error))
     }
 }
 

@@ -11,7 +11,10 @@ use pyo3::{
     types::PyList,
 };
 
-use crate::errors::{DigestError, digest_error};
+use crate::{
+    catalogue::namespace,
+    errors::{DigestError, digest_error},
+};
 
 /// A digest file, mapped and checked.
 #[pyclass(frozen, module = "forebay._native")]
@@ -22,11 +25,33 @@ pub struct Digest {
 #[pymethods]
 impl Digest {
     #[new]
+    #[pyo3(signature = (path, may_be_listing = false))]
     #[expect(clippy::needless_pass_by_value, reason = "arguments come from Python by value")]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let file =
-            py.detach(|| forebay_digest::open(&path)).map_err(|error| digest_error(&error))?;
+    fn new(py: Python<'_>, path: PathBuf, may_be_listing: bool) -> PyResult<Self> {
+        let open = if may_be_listing { digests::open_with_listings } else { digests::open };
+        let file = py.detach(|| open(&path)).map_err(|error| digest_error(&error))?;
         Ok(Self { digest: file.digest })
+    }
+
+    /// The key of an item of a listing, which stands in for its address.
+    fn listing_key(&self, item: u64) -> PyResult<[u8; 32]> {
+        let [item] = self.ordinals(&[item])?[..] else { unreachable!("one ordinal per item") };
+        let blob = self.digest.item(item).map_err(|error| damaged(&error))?.blob;
+        let row = self.digest.blob(blob).map_err(|error| damaged(&error))?;
+        Ok(*row.address.as_bytes())
+    }
+
+    /// The dataset id that the listing of the digest's objects has; `None` if they could not be
+    /// listed.
+    #[pyo3(signature = (namespace_key = None))]
+    fn listing_id(
+        &self,
+        py: Python<'_>,
+        namespace_key: Option<PathBuf>,
+    ) -> PyResult<Option<String>> {
+        let namespace = namespace(namespace_key)?;
+        let id = py.detach(|| digests::listing_id(&self.digest, &namespace));
+        Ok(id.map_err(|error| damaged(&error))?.map(|id| id.to_string()))
     }
 
     fn __len__(&self) -> PyResult<usize> {

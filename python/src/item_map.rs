@@ -18,10 +18,15 @@ pub struct ItemMap(pub Arc<client::ItemMap>);
 
 #[pymethods]
 impl ItemMap {
+    /// `identity` is the dataset id in states of an epoch; by default, that of the digest.
     #[new]
-    fn new(py: Python<'_>, digest: &Digest) -> PyResult<Self> {
-        let items = py.detach(|| client::ItemMap::new(&digest.digest));
-        made(items)
+    #[pyo3(signature = (digest, identity = None))]
+    fn new(py: Python<'_>, digest: &Digest, identity: Option<&str>) -> PyResult<Self> {
+        let id = match identity {
+            None => digest.digest.summary().dataset,
+            Some(id) => id.parse().map_err(|error| PyValueError::new_err(format!("{error}")))?,
+        };
+        made(py.detach(|| client::ItemMap::identified(&digest.digest, id)))
     }
 
     /// A part of the dataset: item `i` of it is item `items[i]` here.

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import harness
 import pytest
+from stream_support import CAPACITY
 
 from forebay._runtime.processes import answers
+from forebay.stream import Store
 
 #: Names the binary under test, so it is kept; every other ``FOREBAY_*`` variable is dropped.
 BINARY = "FOREBAY_BIN"
@@ -82,3 +84,10 @@ def own_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield socket
     if answers(socket):
         os.kill(harness.listener(socket), 15)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store of streams."""
+    with Store(tmp_path / "store", CAPACITY) as store:
+        yield store

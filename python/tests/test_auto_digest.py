@@ -69,17 +69,24 @@ def test_the_digest_of_a_url_is_built_once(
     assert len(digests()) == 2
 
 
-def test_a_changed_origin_is_warned_about(slow_world: World) -> None:
-    before = dataset_of(slow_world)
+@pytest.mark.parametrize("layout", ["files", "pack"])
+def test_a_changed_origin_is_read_where_it_has_changed(
+    slow_world: World, layout: Literal["files", "pack"], capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = dataset_of(slow_world, layout=layout)
     (slow_world.objects / "00003.bin").write_bytes(b"changed")
     (slow_world.objects / "00004.bin").unlink()
     (slow_world.objects / "00005.new").write_bytes(b"new")
-    with pytest.warns(RuntimeWarning, match="1 changed, 1 removed, 1 added.*rebuild=True"):
-        dataset_of(slow_world)
-    rebuilt = dataset_of(slow_world, rebuild=True)
-    assert rebuilt._id != before._id
-    assert len(rebuilt) == ITEMS
-    assert rebuilt[3] == b"changed"
+    slow_world.reset_counters()
+    after = dataset_of(slow_world, layout=layout)
+    assert "has changed (1 changed, 1 removed, 1 added)" in capfd.readouterr().err
+    if layout == "files":
+        names = ["00003.bin", "00005.new"]
+        assert gets(slow_world) == {f"bucket/train/{name}": 1 for name in names}
+    assert after._id != before._id
+    assert len(after) == ITEMS
+    assert after[3] == b"changed"
+    assert dataset_of(slow_world, layout=layout)._id == after._id
 
 
 def test_a_directory_is_a_dataset(world: World, tmp_path: Path) -> None:

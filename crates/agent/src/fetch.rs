@@ -67,6 +67,8 @@ impl FetchedBlob {
 struct FetchTask {
     blob: BlobOrdinal,
     length: u64,
+    /// Whether the job reads all of it when it arrives.
+    is_whole: bool,
     link: Option<Arc<NodeLink>>,
     node: Option<Arc<Connection>>,
     claim: Option<HeldClaim>,
@@ -77,13 +79,17 @@ struct FetchTask {
 }
 
 impl AgentService {
-    /// A demand fetch: the job waits for the blob.
-    pub(crate) async fn fetch_demand(&self, blob: BlobOrdinal) -> Result<FetchedBlob, FetchError> {
+    /// A demand fetch: the job waits for the blob. If `is_whole`, it reads all of it now.
+    pub(crate) async fn fetch_demand(
+        &self,
+        blob: BlobOrdinal,
+        is_whole: bool,
+    ) -> Result<FetchedBlob, FetchError> {
         let length = self.digest.blob(blob)?.length;
         // Before the claim: a claim that waits for memory makes no progress, and is lost.
         let memory = self.memory.take(length).await;
         let link = self.links.to_owner(blob).await;
-        let (_, content) = self.run_fetch(blob, length, Purpose::Demand, link).await?;
+        let (_, content) = self.run_fetch(blob, length, Purpose::Demand, link, is_whole).await?;
         Ok(FetchedBlob { content, _memory: Some(memory) })
     }
 
@@ -132,8 +138,10 @@ impl AgentService {
         }
         match self.fetch_for_node(blob, length, link).await? {
             Outcome::Unclaimed if is_hinted && self.cache.lock().begin_prefetch(length) => {
-                // A later read reports the error to the job.
-                let _ = self.bytes_of(blob).await;
+                if self.is_still_hinted(blob) {
+                    // A later read reports the error to the job.
+                    let _ = self.bytes_of(blob, false).await;
+                }
                 self.cache.lock().end_prefetch(length);
             }
             _ => {}
@@ -151,7 +159,7 @@ impl AgentService {
         let _memory = self.memory.take(length).await;
         let owner = link.as_ref().ok().map(Arc::clone);
         let began = self.links.now();
-        let (outcome, _) = self.run_fetch(blob, length, Purpose::Prefetch, link).await?;
+        let (outcome, _) = self.run_fetch(blob, length, Purpose::Prefetch, link, false).await?;
         if let (Outcome::Bytes | Outcome::Kept, Some(link)) = (outcome, owner) {
             let attempt = Elapsed { since: began, now: self.links.now() };
             link.on_prefetch_put(outcome == Outcome::Bytes, attempt);
@@ -186,6 +194,7 @@ impl AgentService {
         length: u64,
         purpose: Purpose,
         link: Result<Arc<NodeLink>, LinkError>,
+        is_whole: bool,
     ) -> Result<(Outcome, Bytes), FetchError> {
         let (state, node) = match &link {
             Ok(link) => link.node_state(&self.links).await,
@@ -195,7 +204,8 @@ impl AgentService {
         let mut fetch = FetchState::new(self.links.now(), purpose, state);
         let (claim, claim_ended, content, error) = (None, None, Bytes::new(), None);
         let link = link.ok();
-        let mut task = FetchTask { blob, length, link, node, claim, claim_ended, content, error };
+        let mut task =
+            FetchTask { blob, length, is_whole, link, node, claim, claim_ended, content, error };
         loop {
             let step = fetch.step();
             if let Step::Done(outcome) = step {
@@ -257,7 +267,12 @@ impl AgentService {
                 }
             },
             Step::Keep => {
-                self.cache.lock().insert(task.blob, task.content.clone());
+                let (mut cache, content) = (self.cache.lock(), task.content.clone());
+                if task.is_whole {
+                    cache.insert_read(task.blob, content);
+                } else {
+                    cache.insert(task.blob, content);
+                }
                 FetchEvent::Done
             }
             Step::Release => {

@@ -96,6 +96,9 @@ fn fetch(
             // A demand fetch of the blob reports the error to the job.
             tracing::debug!(%error, %blob, "prefetch failed");
         }
+        if is_hinted {
+            service.on_prefetched(blob);
+        }
         drop(permit);
     });
 }

@@ -75,8 +75,30 @@ pub(crate) struct AgentService {
 /// Prefetch hints in order, without duplicates.
 #[derive(Default)]
 struct HintQueue {
+    /// May have blobs that are no members any more.
     queue: VecDeque<BlobOrdinal>,
     members: HashSet<BlobOrdinal>,
+    /// Blobs whose prefetch has begun and that the job has not read since.
+    begun: HashSet<BlobOrdinal>,
+}
+
+impl HintQueue {
+    fn next(&mut self) -> Option<BlobOrdinal> {
+        let blob = loop {
+            let blob = self.queue.pop_front()?;
+            if self.members.remove(&blob) {
+                break blob;
+            }
+        };
+        self.begun.insert(blob);
+        Some(blob)
+    }
+
+    /// The job reads a blob whole: a prefetch of it would be too late.
+    fn on_read(&mut self, blob: BlobOrdinal) {
+        self.members.remove(&blob);
+        self.begun.remove(&blob);
+    }
 }
 
 /// Removes a demand fetch from the table when it has ended, also by a panic.
@@ -178,15 +200,22 @@ impl AgentService {
 
     /// Takes the next hinted blob.
     pub fn next_hinted(&self) -> Option<BlobOrdinal> {
-        let mut hints = self.hints.lock();
-        let blob = hints.queue.pop_front()?;
-        hints.members.remove(&blob);
-        Some(blob)
+        self.hints.lock().next()
+    }
+
+    /// Whether the job has not read a blob since its prefetch began.
+    pub fn is_still_hinted(&self, blob: BlobOrdinal) -> bool {
+        self.hints.lock().begun.contains(&blob)
+    }
+
+    /// The prefetch of a hinted blob has ended.
+    pub fn on_prefetched(&self, blob: BlobOrdinal) {
+        self.hints.lock().begun.remove(&blob);
     }
 
     /// Whether hinted blobs are queued.
     pub fn has_hints(&self) -> bool {
-        !self.hints.lock().queue.is_empty()
+        !self.hints.lock().members.is_empty()
     }
 
     /// Completes when a hint was added.
@@ -220,8 +249,8 @@ impl AgentService {
     }
 
     /// The bytes of a blob, from the agent's cache or by a demand fetch that concurrent requests
-    /// share.
-    pub fn bytes_of(self: &Arc<Self>, blob: BlobOrdinal) -> SharedFetch {
+    /// share. `is_whole` if the job reads all of the blob now.
+    pub fn bytes_of(self: &Arc<Self>, blob: BlobOrdinal, is_whole: bool) -> SharedFetch {
         if let Some(content) = self.cache.lock().get(blob) {
             let fetched = FetchedBlob::cached(content);
             return futures::future::ready(Ok(Arc::new(fetched))).boxed().shared();
@@ -235,7 +264,8 @@ impl AgentService {
         let service = Arc::clone(self);
         let fetch = tokio::spawn(async move {
             let _entry = DemandEntry { service: &service, blob };
-            service.fetch_demand(blob).await.map(Arc::new).map_err(|error| service.refused(&error))
+            let fetched = service.fetch_demand(blob, is_whole).await;
+            fetched.map(Arc::new).map_err(|error| service.refused(&error))
         });
         let failed = |_| Err((ErrorCode::Failed, "the agent failed; see its log".to_owned()));
         let shared = fetch.map(move |fetched| fetched.unwrap_or_else(failed)).boxed().shared();
@@ -280,7 +310,12 @@ impl AgentService {
                 let bytes = if is_forced {
                     self.bytes_from_origin(blob, start..end)
                 } else {
-                    self.bytes_of(blob)
+                    let read: u64 = ranges.iter().map(|(_, range)| u64::from(range.length)).sum();
+                    let is_whole = read >= end - start;
+                    if is_whole {
+                        self.hints.lock().on_read(blob);
+                    }
+                    self.bytes_of(blob, is_whole)
                 };
                 bytes.map(move |content| (content, start, ranges))
             })

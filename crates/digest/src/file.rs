@@ -54,6 +54,16 @@ pub enum DigestFileError {
         /// The directory.
         path: PathBuf,
     },
+    /// A listing, which has no addresses yet.
+    #[error(
+        "`{}` is a listing of objects that were not read yet, not a digest; \
+         build a digest with `forebay digest build`",
+        path.display()
+    )]
+    Listing {
+        /// The file.
+        path: PathBuf,
+    },
     /// I/O error.
     #[error("cannot {doing} `{}`: {source}", path.display())]
     Io {
@@ -78,6 +88,15 @@ pub struct DigestFile {
 
 /// Opens a digest. Runs the full check unless this state of the file has passed it before.
 pub fn open(path: &Path) -> Result<DigestFile, DigestFileError> {
+    let file = open_with_listings(path)?;
+    if file.digest.is_listing() {
+        return Err(DigestFileError::Listing { path: path.to_owned() });
+    }
+    Ok(file)
+}
+
+/// Opens a digest or a listing ([`crate::publish_listing`]). Runs the same check.
+pub fn open_with_listings(path: &Path) -> Result<DigestFile, DigestFileError> {
     let file = open_unchecked(path)?;
     if !file.was_checked() {
         file.check()?;

@@ -18,7 +18,7 @@ use std::{
     fmt,
     ops::{Deref, DerefMut, Range},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
 };
@@ -38,8 +38,11 @@ pub struct BufferPool {
     free: Mutex<BTreeMap<usize, usize>>,
     /// Whether a `take` has failed since the last release.
     has_waiter: AtomicBool,
-    waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    wakers: Mutex<Vec<ReleaseWaker>>,
 }
+
+/// Called after a release.
+type ReleaseWaker = Arc<dyn Fn() + Send + Sync>;
 
 /// Where a pool's memory comes from.
 enum Memory {
@@ -94,8 +97,15 @@ impl BufferPool {
 
     fn of(memory: Memory, base: *mut u8, blocks: usize) -> Arc<Self> {
         let free = Mutex::new(BTreeMap::from([(0, blocks)]));
-        let (has_waiter, waker) = (AtomicBool::new(false), OnceLock::new());
-        Arc::new(Self { _memory: memory, base, size: blocks * BLOCK_SIZE, free, has_waiter, waker })
+        let (has_waiter, wakers) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self {
+            _memory: memory,
+            base,
+            size: blocks * BLOCK_SIZE,
+            free,
+            has_waiter,
+            wakers,
+        })
     }
 
     /// Size of the pool in bytes.
@@ -113,10 +123,10 @@ impl BufferPool {
         self.base
     }
 
-    /// Sets the function that is called when a buffer is released after a failed `take`. Only the
-    /// first call has an effect.
+    /// Adds a function that is called when a buffer is released after a failed `take`, whichever
+    /// caller's attempt failed.
     pub fn on_release(&self, waker: impl Fn() + Send + Sync + 'static) {
-        let _ = self.waker.set(Box::new(waker));
+        self.wakers.lock().push(Arc::new(waker));
     }
 
     /// A buffer of at least `length` bytes, in whole blocks. `None` if no run is long enough.
@@ -153,10 +163,12 @@ impl BufferPool {
         }
         free.insert(first, blocks);
         drop(free);
-        if self.has_waiter.swap(false, SeqCst)
-            && let Some(waker) = self.waker.get()
-        {
-            waker();
+        if self.has_waiter.swap(false, SeqCst) {
+            // A waker may release buffers itself.
+            let wakers = self.wakers.lock().clone();
+            for waker in wakers {
+                waker();
+            }
         }
     }
 }
@@ -321,6 +333,13 @@ mod tests {
         assert_eq!(calls.load(Relaxed), 0, "one view remains");
         drop(part);
         assert_eq!(calls.load(Relaxed), 1);
-        assert!(pool.take(2 * BLOCK_SIZE).is_some());
+        let count = Arc::clone(&calls);
+        pool.on_release(move || {
+            count.fetch_add(10, Relaxed);
+        });
+        let all = pool.take(2 * BLOCK_SIZE).unwrap();
+        assert!(pool.take(1).is_none());
+        drop(all);
+        assert_eq!(calls.load(Relaxed), 12, "each waker is called");
     }
 }

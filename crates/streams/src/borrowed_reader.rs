@@ -34,6 +34,7 @@ use crate::{
     of_process::OfProcess,
     owned_reader::slot_length,
     reader::{OpenOptions, WhenHeld},
+    slots::Slots,
 };
 
 /// A reader of a stream of another process's store.
@@ -51,7 +52,7 @@ pub(crate) struct BorrowedReader {
 /// What a forked child must not drop.
 struct Inner {
     lender: Arc<LenderLink>,
-    slots: Arc<BufferPool>,
+    slots: Slots,
     ring: ReadRing,
     ahead: ReadAhead,
     /// Reads that have ended and wait for their turn.
@@ -78,7 +79,8 @@ impl BorrowedReader {
         let slot_length = slot_length(lender.block_length());
         let depth = options.depth.max(1);
         let needed = slot_length.saturating_mul(depth as usize);
-        let slots = lender.memory.carve(needed).ok_or_else(|| StreamError::Memory {
+        let slots = Slots::reserve(&lender.memory, depth, slot_length);
+        let slots = slots.ok_or_else(|| StreamError::Memory {
             depth,
             slot: ByteSize(slot_length as u64),
             needed: ByteSize(needed as u64),
@@ -133,8 +135,10 @@ impl BorrowedReader {
             return Some(Err(error.clone()));
         }
         let block = poll_fn(|context| self.poll_block(context)).await.transpose()?;
-        if let Err(error) = &block {
-            self.failed = Some(error.clone());
+        match &block {
+            // The next call goes on where this one has ended.
+            Err(StreamError::Interrupted) | Ok(_) => {}
+            Err(error) => self.failed = Some(error.clone()),
         }
         Some(block)
     }
@@ -155,7 +159,7 @@ impl BorrowedReader {
                 Turn::NeedsMemory(block) if self.when_held == WhenHeld::Wait => {
                     *self.inner.waker.lock() = Some(context.waker().clone());
                     // A slot may have been released before the waker was set.
-                    let Some(buffer) = self.inner.slots.take(self.slot_length) else {
+                    let Some(buffer) = self.inner.slots.take() else {
                         return Poll::Pending;
                     };
                     self.start_read(block, buffer)?;
@@ -164,8 +168,8 @@ impl BorrowedReader {
                     let memory = BufferPool::new(self.slot_length).ok();
                     let buffer = memory.and_then(|memory| memory.take(self.slot_length));
                     let buffer = buffer.ok_or_else(|| self.failed_read(block))?;
-                    self.inner.outside.push(block);
                     self.start_read(block, buffer)?;
+                    self.inner.outside.push(block);
                 }
                 Turn::Wait | Turn::AwaitWriter => {
                     let position = self.position();
@@ -183,7 +187,7 @@ impl BorrowedReader {
     fn start_reads(&mut self) -> Result<(), StreamError> {
         while self.inner.ring.has_room()
             && let Some(block) = self.inner.ahead.wanted()
-            && let Some(buffer) = self.inner.slots.take(self.slot_length)
+            && let Some(buffer) = self.inner.slots.take()
         {
             self.start_read(block, buffer)?;
         }
@@ -256,6 +260,11 @@ impl BorrowedReader {
         match self.extent(block) {
             Ok(_) => StreamError::Lost { stream: self.text(), block },
             Err(StreamError::Refused(_)) => StreamError::Destroyed(self.text()),
+            Err(StreamError::Interrupted) => {
+                let lost = StreamError::Lost { stream: self.text(), block };
+                self.failed = Some(lost);
+                StreamError::Interrupted
+            }
             Err(error) => error,
         }
     }
@@ -272,8 +281,7 @@ impl BorrowedReader {
 impl Drop for BorrowedReader {
     fn drop(&mut self) {
         if self.inner.is_here() {
-            // If the owner is gone, so is the lease.
-            let _ = self.inner.lender.ask(&LoanRequest::Return(self.stream.lease));
+            self.inner.lender.return_lease(self.stream.lease);
         }
     }
 }

@@ -17,6 +17,7 @@ use forebay_core::{
     streams::{
         StreamName,
         catalogue::StreamInfo,
+        lending::LeaseId,
         loan::{LOAN_VERSION, LoanReply, LoanRequest, LoanTerms},
     },
 };
@@ -24,7 +25,7 @@ use forebay_flash::{
     buffers::BufferPool,
     format::{DeviceId, Geometry, REGION_SIZE_MAX, REGION_SIZE_MIN, REGIONS_MAX},
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -34,14 +35,21 @@ use rustix::{
 use crate::{
     borrowed_reader::BorrowedReader,
     error::{StoreError, StreamError},
-    loan_socket::LoanSocket,
+    interrupt::Interrupt,
+    loan_socket::{LoanSocket, LoanWait},
     of_process::OfProcess,
     owned_reader::slot_length,
     reader::{OpenOptions, Reader},
 };
 
-/// Longest wait for a reply of the owner. It answers from memory, and writes what is staged first.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a reply of the owner. It answers from memory, and writes up to 16 MiB that are
+/// staged first. An owner that is stopped does not answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the reply to a returned lease. Nothing depends on it but the number of readers
+/// that the owner counts.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which a thread that waits for another one's request looks at interrupts.
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A store that another process owns.
 #[derive(Clone)]
@@ -52,7 +60,10 @@ pub struct BorrowedStore {
 /// The connection to the owner, and what belongs to it.
 pub(crate) struct LenderLink {
     directory: PathBuf,
-    socket: Mutex<LoanSocket>,
+    socket: LoanSocket,
+    /// Requests whose replies were not awaited. Locked while a request is on its way.
+    unanswered: Mutex<u32>,
+    interrupt: Interrupt,
     /// A descriptor that is readable when the owner has ended.
     owner: OwnedFd,
     pub(crate) device: Arc<OwnedFd>,
@@ -65,10 +76,19 @@ pub(crate) struct LenderLink {
 
 impl BorrowedStore {
     /// Connects to the process that owns the store in this directory. `None` if no process does.
-    /// `memory` is for readers, and is taken at once.
-    pub fn connect(directory: &Path, memory: ByteSize) -> Result<Option<Self>, StoreError> {
-        let failed = |source| StoreError::Borrow { path: directory.to_owned(), source };
-        let socket = match LoanSocket::connect(directory, TIMEOUT) {
+    /// `memory` is for readers, and is taken at once. `interrupt` ends this wait for the owner, and
+    /// those of later calls.
+    pub fn connect(
+        directory: &Path,
+        memory: ByteSize,
+        interrupt: Interrupt,
+    ) -> Result<Option<Self>, StoreError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::Interrupted => StoreError::Interrupted,
+            _ => StoreError::Borrow { path: directory.to_owned(), source },
+        };
+        let wait = LoanWait::new(TIMEOUT, interrupt.clone());
+        let socket = match LoanSocket::connect(directory, &wait) {
             Ok(socket) => socket,
             Err(error) => {
                 return match error.kind() {
@@ -94,8 +114,8 @@ impl BorrowedStore {
             Err(error) => return Err(failed(error.into())),
         };
         // An owner that refuses this process replies and closes before it is asked.
-        let _ = socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode());
-        let received = match socket.receive_with() {
+        let _ = socket.send(&LoanRequest::Hello { version: LOAN_VERSION }.encode(), &wait);
+        let received = match socket.receive_with(&wait) {
             Ok((message, _)) if message.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
             received => received,
         };
@@ -118,7 +138,9 @@ impl BorrowedStore {
         let memory = usize::try_from(memory.0).unwrap_or(usize::MAX);
         let link = LenderLink {
             directory: directory.to_owned(),
-            socket: Mutex::new(socket),
+            socket,
+            unanswered: Mutex::default(),
+            interrupt,
             owner,
             device: Arc::new(device),
             geometry,
@@ -187,36 +209,88 @@ impl LenderLink {
         if owner == process { Ok(()) } else { Err(StreamError::Forked { owner, process }) }
     }
 
-    /// Sends a request and waits for the reply. Without it the connection ends: a later request
-    /// would get the reply to this one.
+    /// Sends a request and waits for the reply. A reply that does not come in time ends the
+    /// connection. After an interrupt, the reply is skipped when it comes.
     pub(crate) fn ask(&self, request: &LoanRequest) -> Result<LoanReply, StreamError> {
         self.check_process()?;
-        let socket = self.socket.lock();
-        let reply = socket.send(&request.encode()).and_then(|()| socket.receive());
-        let reply = reply.ok().and_then(|reply| LoanReply::decode(&reply));
-        if reply.is_none() {
-            socket.end();
-        }
-        drop(socket);
-        match reply {
-            Some(LoanReply::Refused(text)) => Err(StreamError::Refused(text)),
-            Some(reply) => Ok(reply),
-            None => Err(self.broken()),
+        let wait = LoanWait::new(TIMEOUT, self.interrupt.clone());
+        let asked = self.locked(&wait).and_then(|mut unanswered| {
+            self.skip_replies(&mut unanswered, &wait)?;
+            self.send(request, &mut unanswered, &wait)?;
+            self.receive(&mut unanswered, &wait)
+        });
+        match asked {
+            Ok(LoanReply::Refused(text)) => Err(StreamError::Refused(text)),
+            Ok(reply) => Ok(reply),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                Err(StreamError::Interrupted)
+            }
+            Err(_) => Err(self.end()),
         }
     }
 
-    /// Ends a connection on which a reply belonged to no request of this process.
+    /// Returns a lease. Waits for 1 s at most, so that the owner has one reader less after this;
+    /// the reply of an owner that is stopped is skipped when it comes.
+    pub(crate) fn return_lease(&self, lease: LeaseId) {
+        let wait = LoanWait::new(RETURN_TIMEOUT, Interrupt::NEVER);
+        let returned = self.locked(&wait).and_then(|mut unanswered| {
+            let is_behind = *unanswered > 0;
+            self.send(&LoanRequest::Return(lease), &mut unanswered, &wait)?;
+            if is_behind {
+                return Ok(());
+            }
+            self.receive(&mut unanswered, &wait).map(|_| ())
+        });
+        match returned {
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => drop(self.end()),
+            // If the owner is gone, so is the lease.
+            _ => {}
+        }
+    }
+
+    /// The right to send and to receive.
+    fn locked(&self, wait: &LoanWait) -> io::Result<MutexGuard<'_, u32>> {
+        loop {
+            if let Some(unanswered) = self.unanswered.try_lock_for(LOCK_INTERVAL) {
+                return Ok(unanswered);
+            }
+            wait.check()?;
+        }
+    }
+
+    fn send(&self, request: &LoanRequest, unanswered: &mut u32, wait: &LoanWait) -> io::Result<()> {
+        self.socket.send(&request.encode(), wait)?;
+        *unanswered += 1;
+        Ok(())
+    }
+
+    fn receive(&self, unanswered: &mut u32, wait: &LoanWait) -> io::Result<LoanReply> {
+        let message = self.socket.receive(wait)?;
+        *unanswered -= 1;
+        LoanReply::decode(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Receives the replies that were not awaited. A lease among them is returned.
+    fn skip_replies(&self, unanswered: &mut u32, wait: &LoanWait) -> io::Result<()> {
+        while *unanswered > 0 {
+            if let LoanReply::Lent(stream) = self.receive(unanswered, wait)? {
+                self.send(&LoanRequest::Return(stream.lease), unanswered, wait)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, after a reply that belongs to no request of this process or that did
+    /// not come.
     pub(crate) fn end(&self) -> StreamError {
-        self.socket.lock().end();
+        self.socket.end();
         self.broken()
     }
 
     /// Fails if the owner has ended, or has closed the store.
     pub(crate) fn check_owner(&self) -> Result<(), StreamError> {
-        // With the lock no reply is on its way, so the socket is readable only at its end.
-        let socket = self.socket.lock();
         let mut watched =
-            [PollFd::new(&self.owner, PollFlags::IN), PollFd::new(&*socket, PollFlags::IN)];
+            [PollFd::new(&self.owner, PollFlags::IN), PollFd::new(&self.socket, PollFlags::RDHUP)];
         match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(0) | Err(Errno::INTR) => Ok(()),
             _ => Err(self.broken()),

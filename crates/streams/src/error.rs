@@ -38,6 +38,8 @@ pub enum StoreError {
     OtherUser(PathBuf),
     #[error("{0}")]
     NotLent(String),
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl StoreError {

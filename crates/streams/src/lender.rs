@@ -35,7 +35,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use crate::{
     block_on::block_on,
     error::StreamError,
-    loan_socket::{LoanSocket, accept_from, listen_in, socket_path},
+    loan_socket::{LoanSocket, LoanWait, accept_from, listen_in, socket_path},
     shared::Shared,
 };
 
@@ -206,12 +206,15 @@ impl Service {
         // The directory is private, but its permissions may have been changed.
         if !socket.peer().is_ok_and(|peer| peer.is_same_user) {
             let text = "the store belongs to another user: run as that user".to_owned();
-            let _ = socket.send(&LoanReply::Refused(text).encode());
+            let _ = socket.send(&LoanReply::Refused(text).encode(), &LoanWait::NONE);
             return;
         }
         match self.lending.on_connect() {
             Ok(id) => drop(self.borrowers.insert(id, Borrower { socket, has_greeted: false })),
-            Err(error) => drop(socket.send(&LoanReply::Refused(error.to_string()).encode())),
+            Err(error) => {
+                let refused = LoanReply::Refused(error.to_string()).encode();
+                drop(socket.send(&refused, &LoanWait::NONE));
+            }
         }
     }
 
@@ -227,7 +230,7 @@ impl Service {
     /// Answers a message. An error ends the connection.
     fn serve(&mut self, shared: &Arc<Shared>, id: BorrowerId) -> io::Result<()> {
         let Some(borrower) = self.borrowers.get_mut(&id) else { return Ok(()) };
-        let message = borrower.socket.receive()?;
+        let message = borrower.socket.receive(&LoanWait::NONE)?;
         let request = LoanRequest::decode(&message).ok_or(io::ErrorKind::InvalidData)?;
         if let LoanRequest::Hello { version } = request {
             if version != LOAN_VERSION {
@@ -235,7 +238,7 @@ impl Service {
                     "the owner of the store lends by version {LOAN_VERSION} and this process by \
                      {version}: use the same forebay in both"
                 );
-                return borrower.socket.send(&LoanReply::Refused(text).encode());
+                return borrower.socket.send(&LoanReply::Refused(text).encode(), &LoanWait::NONE);
             }
             borrower.has_greeted = true;
             let terms = LoanReply::Welcome(terms(shared)).encode();
@@ -246,7 +249,8 @@ impl Service {
         }
         let reply = self.answer(shared, id, request);
         let reply = reply.unwrap_or_else(|error| LoanReply::Refused(error.to_string()));
-        self.borrowers.get(&id).map_or(Ok(()), |borrower| borrower.socket.send(&reply.encode()))
+        let send = |borrower: &Borrower| borrower.socket.send(&reply.encode(), &LoanWait::NONE);
+        self.borrowers.get(&id).map_or(Ok(()), send)
     }
 
     fn answer(

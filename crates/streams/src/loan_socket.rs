@@ -24,18 +24,69 @@ use rustix::{
     process::Pid,
 };
 
+use crate::interrupt::Interrupt;
+
 /// Name of the socket in a store's directory.
 const SOCKET: &str = "store.sock";
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
+
+/// Interval at which a wait looks at its deadline and at interrupts.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// One end of a connection. A forked child does not have it: otherwise the connection would outlive
 /// its process.
 #[derive(Debug)]
 pub(crate) struct LoanSocket {
     socket: Uninherited<OwnedFd>,
-    /// Longest wait of a call. The owner's end does not wait.
-    timeout: Duration,
+}
+
+/// How long a call of a borrower waits. The owner's end does not wait.
+#[derive(Debug, Clone)]
+pub(crate) struct LoanWait {
+    deadline: Option<Instant>,
+    interrupt: Interrupt,
+}
+
+impl LoanWait {
+    /// Not at all.
+    pub(crate) const NONE: Self = Self { deadline: None, interrupt: Interrupt::NEVER };
+
+    /// For at most `timeout`, and not after an interrupt.
+    pub(crate) fn new(timeout: Duration, interrupt: Interrupt) -> Self {
+        Self { deadline: Some(Instant::now() + timeout), interrupt }
+    }
+
+    /// Fails if the wait is over: with the kind `Interrupted` after an interrupt.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.interrupt.has_happened() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        match self.deadline {
+            Some(at) if Instant::now() < at => Ok(()),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Repeats a call that was interrupted by a signal, or by the completion of a read in an
+    /// `io_uring` of this thread, and one that has waited for [`SLICE`].
+    fn repeat<T>(&self, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    if self.deadline.is_some() {
+                        self.check()?;
+                    }
+                }
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && self.deadline.is_some() =>
+                {
+                    self.check()?;
+                }
+                done => return done,
+            }
+        }
+    }
 }
 
 /// The process at the other end.
@@ -82,7 +133,7 @@ pub(crate) fn listen_in(directory: &Path) -> io::Result<Uninherited<OwnedFd>> {
 pub(crate) fn accept_from(listener: &impl AsFd) -> io::Result<Option<LoanSocket>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match Uninherited::new(|| Ok::<_, io::Error>(accept_with(listener, flags)?)) {
-        Ok(socket) => Ok(Some(LoanSocket { socket, timeout: Duration::ZERO })),
+        Ok(socket) => Ok(Some(LoanSocket { socket })),
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             _ => Err(error),
@@ -96,35 +147,14 @@ fn new_socket(flags: SocketFlags) -> io::Result<Uninherited<OwnedFd>> {
 }
 
 impl LoanSocket {
-    /// Connects to the owner of a store. Messages that take longer than `timeout` fail.
-    pub(crate) fn connect(directory: &Path, timeout: Duration) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        let socket = new_socket(flags)?;
+    /// Connects to the owner of a store.
+    pub(crate) fn connect(directory: &Path, wait: &LoanWait) -> io::Result<Self> {
+        let socket = new_socket(SocketFlags::CLOEXEC)?;
         for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-            sockopt::set_socket_timeout(&socket, direction, Some(timeout))?;
+            sockopt::set_socket_timeout(&socket, direction, Some(SLICE))?;
         }
-        let connected = Self { socket, timeout };
-        connected.uninterrupted(|socket| with_address(directory, |to| connect(socket, to)))?;
-        Ok(connected)
-    }
-
-    /// Repeats a call that was interrupted. The completion of a read in an `io_uring` of this
-    /// thread interrupts it, too, without a signal.
-    fn uninterrupted<T>(
-        &self,
-        mut call: impl FnMut(&Uninherited<OwnedFd>) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let began = Instant::now();
-        loop {
-            match call(&self.socket) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    if !self.timeout.is_zero() && began.elapsed() >= self.timeout {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                }
-                done => return done,
-            }
-        }
+        wait.repeat(|| with_address(directory, |to| connect(&socket, to)))?;
+        Ok(Self { socket })
     }
 
     pub(crate) fn peer(&self) -> io::Result<LoanPeer> {
@@ -138,30 +168,30 @@ impl LoanSocket {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
-    pub(crate) fn send(&self, message: &[u8]) -> io::Result<()> {
-        self.uninterrupted(|socket| Ok(send(socket, message, SendFlags::NOSIGNAL)?)).map(|_| ())
+    pub(crate) fn send(&self, message: &[u8], wait: &LoanWait) -> io::Result<()> {
+        wait.repeat(|| Ok(send(&self.socket, message, SendFlags::NOSIGNAL)?)).map(|_| ())
     }
 
     pub(crate) fn send_with(&self, message: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.uninterrupted(|socket| send_with_fd(socket, message, descriptor)).map(|_| ())
+        LoanWait::NONE.repeat(|| send_with_fd(&self.socket, message, descriptor)).map(|_| ())
     }
 
     /// The next message; an error of the kind `UnexpectedEof` after the last one.
-    pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn receive(&self, wait: &LoanWait) -> io::Result<Vec<u8>> {
         let mut message = vec![MaybeUninit::uninit(); MESSAGE_MAX];
-        self.uninterrupted(|socket| {
-            let ((bytes, _), _) = recv(socket, &mut message[..], RecvFlags::empty())?;
+        wait.repeat(|| {
+            let ((bytes, _), _) = recv(&self.socket, &mut message[..], RecvFlags::empty())?;
             let is_end = bytes.is_empty();
             if is_end { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes.to_vec()) }
         })
     }
 
     /// The next message, and the descriptor that came with it.
-    pub(crate) fn receive_with(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    pub(crate) fn receive_with(&self, wait: &LoanWait) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut message = vec![0; MESSAGE_MAX];
         // An owner that refuses a process replies, and closes while a request is on its way. The
         // kernel reports that first, and the reply afterwards.
-        let mut receive = || self.uninterrupted(|socket| receive_with_fd(socket, &mut message));
+        let mut receive = || wait.repeat(|| receive_with_fd(&self.socket, &mut message));
         let received = match receive() {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive(),
             received => received,

@@ -9,8 +9,6 @@ use std::{
     future::poll_fn,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
-    thread,
-    time::{Duration, Instant},
 };
 
 use forebay_core::{
@@ -35,8 +33,10 @@ use crate::{
     block::{Block, BlockBytes},
     error::StreamError,
     of_process::OfProcess,
+    read_memory::{ReadMemory, SlotsReturned},
     reader::{OpenOptions, WhenHeld},
     shared::{OpenedStream, Shared},
+    slots::Slots,
 };
 
 /// A reader of a stream of this process's store.
@@ -56,9 +56,11 @@ pub(crate) struct ReaderShared {
     name: StreamName,
     group: GroupId,
     number: StreamNumber,
-    slots: Arc<BufferPool>,
+    slots: Slots,
     slot_length: usize,
     state: Mutex<ReaderState>,
+    /// Last, so that it is dropped after the slots.
+    returned: SlotsReturned,
 }
 
 struct ReaderState {
@@ -76,27 +78,33 @@ pub(crate) fn slot_length(block_length: u64) -> usize {
 }
 
 impl OwnedReader {
+    /// `reserve` returns a number of slots of a length.
     pub(crate) fn open(
         shared: &Arc<Shared>,
         name: &str,
         options: OpenOptions,
-        waits: bool,
+        reserve: impl FnOnce(&ReadMemory, u32, usize) -> Option<Slots>,
     ) -> Result<Self, StreamError> {
         let name = StreamName::new(name)?;
         shared.id_of(&name)?;
-        let slot_length = slot_length(shared.block_length);
-        let depth = options.depth.max(1);
-        let needed = slot_length.saturating_mul(depth as usize);
-        let pool = &shared.engine.pools().read;
-        let slots = match pool.carve(needed) {
-            None if waits => reserve_slots(shared, needed),
-            slots => slots,
-        };
+        let (depth, length) = (options.depth.max(1), slot_length(shared.block_length));
+        let slots = reserve(&shared.read_memory, depth, length);
+        Self::open_in(shared, name, options, slots)
+    }
+
+    /// Opens a stream with memory for its slots, if there is some.
+    pub(crate) fn open_in(
+        shared: &Arc<Shared>,
+        name: StreamName,
+        options: OpenOptions,
+        slots: Option<Slots>,
+    ) -> Result<Self, StreamError> {
+        let (slot_length, depth) = (slot_length(shared.block_length), options.depth.max(1));
         let slots = slots.ok_or_else(|| StreamError::Memory {
             depth,
             slot: ByteSize(slot_length as u64),
-            needed: ByteSize(needed as u64),
-            free: ByteSize(pool.free_bytes() as u64),
+            needed: ByteSize((slot_length as u64).saturating_mul(depth.into())),
+            free: ByteSize(shared.read_memory.free_bytes() as u64),
         })?;
         let mode = match options {
             OpenOptions { consume: true, .. } => OpenMode::Consume,
@@ -119,6 +127,7 @@ impl OwnedReader {
             slots,
             slot_length,
             state: Mutex::new(state),
+            returned: shared.read_memory.slots_returned(),
         });
         let released = Arc::downgrade(&reader);
         reader.slots.on_release(move || {
@@ -277,28 +286,7 @@ impl Drop for OwnedReader {
             return;
         }
         self.inner.shared.close(self.inner.id);
-        self.inner.shared.on_reader_closed(&self.inner);
-    }
-}
-
-/// Longest wait for the last reads of closed readers.
-const CLOSED_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Attempts without a closed reader: its memory is free a moment after its last reference is gone.
-const ATTEMPTS: u32 = 3;
-
-/// Reserves memory for a reader. A reader that was closed just now returns its slots when its last
-/// reads have ended.
-fn reserve_slots(shared: &Shared, needed: usize) -> Option<Arc<BufferPool>> {
-    let (began, mut attempts) = (Instant::now(), ATTEMPTS);
-    loop {
-        if let Some(slots) = shared.engine.pools().read.carve(needed) {
-            return Some(slots);
-        }
-        attempts -= u32::from(!shared.has_closed_readers());
-        if attempts == 0 || began.elapsed() >= CLOSED_WAIT_MAX {
-            return None;
-        }
-        thread::sleep(Duration::from_millis(1));
+        self.inner.returned.on_closed();
     }
 }
 
@@ -308,9 +296,12 @@ impl ReaderShared {
         loop {
             let (block, buffer) = {
                 let mut state = self.state.lock();
+                if self.returned.is_closed() {
+                    return;
+                }
                 let Some(block) = state.ahead.wanted() else { return };
                 // Without a slot, the next release continues here.
-                let Some(buffer) = self.slots.take(self.slot_length) else { return };
+                let Some(buffer) = self.slots.take() else { return };
                 state.ahead.on_requested(block);
                 (block, buffer)
             };

@@ -2,13 +2,10 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use forebay_core::{
-    ByteSize,
-    streams::{
-        FamilyId, StreamId, StreamName, StreamNumber,
-        catalogue::{CatalogueError, StreamInfo},
-        record::{RECORD_TAG, Record, missing},
-    },
+use forebay_core::streams::{
+    FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
+    catalogue::{CatalogueError, StreamInfo},
+    record::{RECORD_TAG, Record, missing},
 };
 use forebay_flash::{
     RequestError,
@@ -101,17 +98,7 @@ impl OwnedWriter {
             Uncounted { shared: &self.shared, group: self.group, ordinal, is_counted: false };
         while let Some(rejected) = self.try_commit(ordinal, entry).await? {
             entry = rejected;
-            if self.shared.end_leases() {
-                continue;
-            }
-            if self.full == FullPolicy::Error {
-                return Err(StreamError::Full {
-                    stream: self.name.to_string(),
-                    needed: ByteSize(length),
-                    capacity: self.shared.capacity(),
-                });
-            }
-            self.shared.request(ShardRequest::AwaitSpace).await.map_err(|e| self.failed(e))?;
+            self.make_space(length).await?;
         }
         let added = self.shared.catalogue.lock().on_block(self.id, ordinal, length);
         if !added? {
@@ -120,6 +107,29 @@ impl OwnedWriter {
         uncounted.is_counted = true;
         self.shared.notify_followers(self.id, false);
         Ok(())
+    }
+
+    /// Frees what may go from a full store, or waits. Fails if the writer does not wait.
+    async fn make_space(&self, length: u64) -> Result<(), StreamError> {
+        if self.shared.end_leases() {
+            return Ok(());
+        }
+        if self.full == FullPolicy::Error {
+            return Err(self.shared.full(&self.name, length));
+        }
+        self.shared.await_space().await.map_err(|error| self.failed(error))
+    }
+
+    /// Appends the record of the stream. Returns its ordinal.
+    async fn append_record(&self, record: Vec<u8>) -> Result<u64, StreamError> {
+        let tag = self.number.0 | RECORD_TAG;
+        loop {
+            let bytes = record.clone();
+            match self.shared.append_record(self.family, self.group, tag, bytes).await {
+                Err(RequestError::NoSpace) => self.make_space(record.len() as u64).await?,
+                appended => return appended.map_err(|error| self.failed(error)),
+            }
+        }
     }
 
     /// Commits an entry once. Returns it if the store is full.
@@ -157,11 +167,11 @@ impl OwnedWriter {
             // The record is written after all blocks are durable, so that it is never found
             // without them after a crash.
             sync().await.map_err(|error| self.failed(error))?;
-            let (tag, record) = (self.number.0 | RECORD_TAG, Record::Sealed(record).encode());
-            let appended = self.shared.append_record(self.family, self.group, tag, record).await;
-            let ordinal = appended.map_err(|error| self.failed(error))?;
+            let listed = record.clone();
+            let ordinal = self.append_record(Record::Sealed(record).encode()).await?;
             self.shared.catalogue.lock().on_record(self.id, ordinal);
             sync().await.map_err(|error| self.failed(error))?;
+            self.shared.list_sealed(self.id, &listed);
         }
         let group = Some(self.group);
         let lost = missing(&runs, |ordinal| self.shared.is_there(group, ordinal));
@@ -175,6 +185,9 @@ impl OwnedWriter {
             catalogue.info(self.id)
         };
         self.is_sealed = true;
+        if matches!(lifetime, Lifetime::Lease(_)) {
+            self.shared.leases_begun.notify_waiters();
+        }
         self.shared.notify_followers(self.id, true);
         info.filter(|info| !info.is_destroyed()).ok_or_else(destroyed)
     }

@@ -1,12 +1,17 @@
 //! Recovery of a store: what a previous owner sealed is found, the rest is freed.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use forebay_core::streams::{
-    FamilyId, Lifetime, StreamName,
+    FamilyId, StreamName,
     catalogue::StreamCatalogue,
     collection::{FoundEntry, FoundFamily, collect, is_record},
     record::{Record, parse_family_group_name},
+    seal_list::{SealEntry, SealList, StreamKey},
 };
 use forebay_flash::{
     RequestError, VerifiedRead,
@@ -19,11 +24,14 @@ use forebay_flash::{
 pub(crate) struct Recovered {
     pub(crate) catalogue: StreamCatalogue,
     pub(crate) groups: BTreeMap<FamilyId, GroupId>,
+    /// What the store has sealed, without what is no longer needed.
+    pub(crate) seals: SealList,
 }
 
 /// A group of the engine that is a family.
 struct FoundGroup {
     id: GroupId,
+    number: u64,
     name: StreamName,
 }
 
@@ -31,29 +39,34 @@ struct FoundGroup {
 pub(crate) async fn recover(
     engine: &Arc<dyn Engine>,
     now_ms: u64,
+    mut seals: SealList,
 ) -> Result<Recovered, RequestError> {
     let ShardAnswer::Groups(infos) = ask(engine, ShardRequest::Groups).await? else {
         unreachable!("Groups is answered with a list")
     };
     let families = infos.into_iter().filter_map(|info| {
-        let (_, name) = parse_family_group_name(&info.name).filter(|_| info.dense)?;
-        Some(FoundGroup { id: info.id, name })
+        let (number, name) = parse_family_group_name(&info.name).filter(|_| info.dense)?;
+        Some(FoundGroup { id: info.id, number, name })
     });
     let groups: Vec<FoundGroup> = families.collect();
     let mut found = Vec::with_capacity(groups.len());
     for group in &groups {
-        found.push(read_family(engine, group.id).await?);
+        let mut family = read_family(engine, group.id).await?;
+        family.destroyed = seals.destroyed_in(group.number);
+        found.push(family);
     }
     let ends: Vec<u64> = found.iter().map(FoundFamily::ordinals_end).collect();
     let (mut catalogue, mut kept) = (StreamCatalogue::default(), BTreeMap::new());
+    let mut numbers = BTreeSet::new();
     for ((group, collected), end) in groups.into_iter().zip(collect(&found, now_ms)).zip(ends) {
-        let FoundGroup { id, name } = group;
-        if collected.streams.is_empty() {
+        let FoundGroup { id, number, name } = group;
+        let Some(first) = collected.streams.first() else {
             let free = ShardRequest::Free { group: id, lease_timeout: Duration::ZERO };
             ask(engine, free).await?;
             continue;
-        }
-        let family = catalogue.add_family(name, Lifetime::Kept, true);
+        };
+        let lifetime = first.record.lifetime();
+        let family = catalogue.add_family(name.clone(), number, lifetime, true);
         kept.insert(family, id);
         ask(engine, ShardRequest::Acquire { group: id, guard: GuardKind::Pin }).await?;
         let release = ShardRequest::ReleaseOrdinals { group: id, ordinals: collected.release };
@@ -64,10 +77,22 @@ pub(crate) async fn recover(
                 let (stream, blocks) = (&stream.record.name, &stream.lost);
                 tracing::warn!(%stream, ?blocks, "stream has lost blocks");
             }
+            let key = StreamKey { family: number, stream: stream.record.stream };
+            seals.add(SealEntry::Sealed(key, stream.record.listed(name.clone())));
             catalogue.adopt(family, stream);
         }
+        numbers.insert(number);
     }
-    Ok(Recovered { catalogue, groups: kept })
+    seals.retain(now_ms, |number| numbers.contains(&number));
+    for (key, listed) in seals.lost(|_, name| catalogue.find(name).is_some()) {
+        let (family, blocks) = (listed.family.clone(), listed.blocks);
+        tracing::warn!(stream = %listed.name, blocks, "stream is lost: its record is gone");
+        let lost = listed.into_lost(key.stream);
+        // A family without a group has no entries.
+        let family = catalogue.add_family(family, key.family, lost.record.lifetime(), true);
+        catalogue.adopt(family, lost);
+    }
+    Ok(Recovered { catalogue, groups: kept, seals })
 }
 
 /// The entries and records of a family.
@@ -75,7 +100,8 @@ async fn read_family(
     engine: &Arc<dyn Engine>,
     group: GroupId,
 ) -> Result<FoundFamily, RequestError> {
-    let mut family = FoundFamily { entries: entries(engine, group).await?, records: Vec::new() };
+    let mut family =
+        FoundFamily { entries: entries(engine, group).await?, ..FoundFamily::default() };
     for entry in family.entries.iter().filter(|entry| is_record(entry.tag)) {
         let found = read(engine, EntryName::Ordinal(group, entry.ordinal), false).await?;
         if let Some(record) = found.and_then(|found| Record::decode(&found.bytes)) {

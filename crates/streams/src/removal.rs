@@ -1,19 +1,20 @@
 //! Removal of streams and families: what is destroyed is durably gone when the call returns.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use forebay_core::streams::{
-    FamilyId, StreamId, StreamName,
-    catalogue::{CatalogueError, Removal},
+    FamilyId, StreamId, StreamName, StreamNumber,
+    catalogue::{CatalogueError, Removal, StreamInfo},
     record::{RECORD_TAG, Record},
 };
 use forebay_flash::{
     RequestError,
-    format::frame_checksums,
+    format::{BLOCK_SIZE, frame_checksums},
     index::GroupId,
     shard::{EntryName, GuardKind, RequestResult, ShardRequest},
 };
+use futures::future::{Either, select};
 use tokio::sync::oneshot;
 
 use crate::{error::StreamError, shared::Shared};
@@ -56,23 +57,43 @@ impl Shared {
 
     /// Removes a destroyed stream. Readers that have it open get an error.
     pub(crate) async fn remove(&self, id: StreamId, name: &StreamName) -> Result<(), StreamError> {
+        let is_listed = self.list_destroyed(id, true);
         let removed = self.catalogue.lock().remove(id);
         let Some((family, removal)) = removed else { return Ok(()) };
         let failed = |error| StreamError::Write { stream: name.to_string(), error };
-        match removal {
-            Removal::Family => self.free_group(family).await.map_err(failed),
-            Removal::Ordinals { record, ordinals } => {
-                let Some(group) = self.group(family) else { return Ok(()) };
-                if let Some(number) = record {
-                    let record = Record::Destroyed(number).encode();
-                    let tag = number.0 | RECORD_TAG;
-                    self.append_record(family, group, tag, record).await.map_err(failed)?;
-                    self.request(ShardRequest::Sync { group }).await.map_err(failed)?;
-                }
-                let release = ShardRequest::ReleaseOrdinals { group, ordinals };
-                self.request(release).await.map(|_| ()).map_err(failed)
-            }
+        let (record, ordinals) = match removal {
+            Removal::Family => return self.free_group(family).await.map_err(failed),
+            Removal::Ordinals { record, ordinals } => (record, ordinals),
+        };
+        let Some(group) = self.group(family) else { return Ok(()) };
+        let release = ShardRequest::ReleaseOrdinals { group, ordinals };
+        let Some(number) = record else {
+            return self.request(release).await.map(|_| ()).map_err(failed);
+        };
+        let mut recorded = self.record_destroyed(family, group, number).await;
+        self.request(release).await.map_err(failed)?;
+        if recorded == Err(RequestError::NoSpace) {
+            // Regions that the stream had alone are free now.
+            recorded = self.record_destroyed(family, group, number).await;
         }
+        match recorded {
+            // The list of sealed streams says durably that it is destroyed.
+            Err(RequestError::NoSpace) if is_listed => Ok(()),
+            Err(RequestError::NoSpace) => Err(self.full(name, BLOCK_SIZE as u64)),
+            recorded => recorded.map_err(failed),
+        }
+    }
+
+    /// Records durably that a stream is destroyed.
+    async fn record_destroyed(
+        &self,
+        family: FamilyId,
+        group: GroupId,
+        number: StreamNumber,
+    ) -> Result<(), RequestError> {
+        let (tag, record) = (number.0 | RECORD_TAG, Record::Destroyed(number).encode());
+        self.append_record(family, group, tag, record).await?;
+        self.request(ShardRequest::Sync { group }).await.map(|_| ())
     }
 
     /// Destroys the streams whose lease has ended. Readers that have one open may finish. False if
@@ -91,6 +112,19 @@ impl Shared {
         !ended.is_empty()
     }
 
+    /// Waits until a region is free, or the end of a lease may free one.
+    pub(crate) async fn await_space(&self) -> Result<(), RequestError> {
+        let leases_begun = self.leases_begun.notified();
+        let next = self.catalogue.lock().next_lease_end();
+        let now_ms = (self.clock)();
+        let timeout = next.map(|at| Duration::from_millis(at.saturating_sub(now_ms)));
+        let free = self.request(ShardRequest::AwaitSpace { timeout });
+        match select(pin!(free), pin!(leases_begun)).await {
+            Either::Left((answer, _)) => answer.map(|_| ()),
+            Either::Right(_) => Ok(()),
+        }
+    }
+
     /// Removes a destroyed stream without waiting for it, and without making that durable first.
     pub(crate) fn remove_if_destroyed(&self, id: StreamId) {
         self.remove_with(id, |request| self.post(request));
@@ -98,10 +132,14 @@ impl Shared {
 
     /// Removes a stream if it is destroyed and has no reader.
     fn remove_with(&self, id: StreamId, send: impl Fn(ShardRequest)) {
+        let is_removable = |info: &StreamInfo| info.is_destroyed() && info.readers == 0;
+        if self.catalogue.lock().info(id).as_ref().is_some_and(is_removable) {
+            self.list_destroyed(id, false);
+        }
         let removed = {
             let mut catalogue = self.catalogue.lock();
             let info = catalogue.info(id);
-            let is_destroyed = info.is_some_and(|info| info.is_destroyed() && info.readers == 0);
+            let is_destroyed = info.as_ref().is_some_and(is_removable);
             is_destroyed.then(|| catalogue.remove(id)).flatten()
         };
         let Some((family, removal)) = removed else { return };
@@ -126,6 +164,10 @@ impl Shared {
 
     /// Destroys a family and all its streams.
     pub(crate) async fn destroy_family(&self, family: FamilyId) -> Result<(), StreamError> {
+        let recorded = self.catalogue.lock().recorded_keys(family);
+        for key in recorded {
+            self.list_destroyed_key(key, true);
+        }
         let streams = self.catalogue.lock().destroy_family(family);
         for id in streams {
             self.notify_followers(id, true);

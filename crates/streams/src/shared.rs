@@ -16,7 +16,8 @@ use forebay_core::{
     streams::{
         BlockNumber, FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
         catalogue::{OpenMode, StreamCatalogue},
-        record::family_group_name,
+        record::{SealedRecord, family_group_name},
+        seal_list::{SealEntry, StreamKey},
     },
 };
 use forebay_flash::{
@@ -27,9 +28,12 @@ use forebay_flash::{
     shard::{GuardKind, RequestResult, ShardAnswer, ShardRequest},
 };
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
-use crate::{error::StreamError, owned_reader::ReaderShared, write_memory::WriteMemory};
+use crate::{
+    error::StreamError, owned_reader::ReaderShared, read_memory::ReadMemory, recovery::Recovered,
+    seal_file::SealFile, write_memory::WriteMemory,
+};
 
 /// What all handles of a store share.
 pub(crate) struct Shared {
@@ -39,11 +43,14 @@ pub(crate) struct Shared {
     pub(crate) groups: Mutex<BTreeMap<FamilyId, GroupId>>,
     /// Readers of streams that are being written.
     followers: Mutex<BTreeMap<StreamId, Vec<Weak<ReaderShared>>>>,
-    /// Closed readers. Their slots are taken until their last reads have ended.
-    closed: Mutex<Vec<Weak<ReaderShared>>>,
     /// Destroyers that wait for the last reader.
     pub(crate) destroyers: Mutex<BTreeMap<StreamId, Vec<oneshot::Sender<()>>>>,
     pub(crate) memory: Arc<WriteMemory>,
+    pub(crate) read_memory: Arc<ReadMemory>,
+    /// Called when a stream with a lease has been sealed.
+    pub(crate) leases_begun: Notify,
+    /// `None` if the store has no directory.
+    seals: Option<SealFile>,
     pub(crate) block_length: u64,
     /// Milliseconds since 1970.
     pub(crate) clock: Clock,
@@ -74,20 +81,24 @@ pub(crate) struct Counts {
 impl Shared {
     pub(crate) fn new(
         engine: Arc<dyn Engine>,
-        catalogue: StreamCatalogue,
-        groups: BTreeMap<FamilyId, GroupId>,
+        recovered: Recovered,
+        seals: Option<SealFile>,
         block_length: u64,
         clock: Clock,
     ) -> Arc<Self> {
+        let Recovered { catalogue, groups, .. } = recovered;
         let memory = WriteMemory::new(Arc::clone(&engine.pools().in_place));
+        let read_memory = ReadMemory::new(&engine.pools().read);
         Arc::new(Self {
             engine,
             catalogue: Mutex::new(catalogue),
             groups: Mutex::new(groups),
             followers: Mutex::default(),
-            closed: Mutex::default(),
             destroyers: Mutex::default(),
             memory,
+            read_memory,
+            leases_begun: Notify::new(),
+            seals,
             block_length,
             clock,
             counts: Counts::default(),
@@ -132,12 +143,14 @@ impl Shared {
     ) -> Result<FamilyId, StreamError> {
         let class = if lifetime.is_durable() { CLASS_STREAM } else { CLASS_EPHEMERAL };
         // No other family of this device has had this number.
-        let group = family_group_name(fastrand::u64(..), &name);
-        let group = self.open_group(group, class).map_err(|error| {
+        let number = fastrand::u64(..);
+        let group = self.open_group(family_group_name(number, &name), class).map_err(|error| {
             let stream = name.to_string();
             StreamError::Write { stream, error }
         })?;
-        let family = self.catalogue.lock().add_family(name, lifetime, ends_with_streams);
+        let mut catalogue = self.catalogue.lock();
+        let family = catalogue.add_family(name, number, lifetime, ends_with_streams);
+        drop(catalogue);
         self.groups.lock().insert(family, group);
         Ok(family)
     }
@@ -196,18 +209,6 @@ impl Shared {
         }
     }
 
-    /// A reader has closed, and its reads may still be in progress.
-    pub(crate) fn on_reader_closed(&self, reader: &Arc<ReaderShared>) {
-        let mut closed = self.closed.lock();
-        closed.retain(|reader| reader.strong_count() > 0);
-        closed.push(Arc::downgrade(reader));
-    }
-
-    /// Whether reads of closed readers are in progress.
-    pub(crate) fn has_closed_readers(&self) -> bool {
-        self.closed.lock().iter().any(|reader| reader.strong_count() > 0)
-    }
-
     /// Registers a reader of a stream that may still be written.
     pub(crate) fn follow(&self, id: StreamId, reader: &Arc<ReaderShared>) {
         let mut followers = self.followers.lock();
@@ -229,6 +230,36 @@ impl Shared {
         for reader in readers {
             reader.on_stream_changed();
         }
+    }
+
+    /// Lists a stream whose record is durable.
+    pub(crate) fn list_sealed(&self, id: StreamId, record: &SealedRecord) {
+        let Some(seals) = &self.seals else { return };
+        let listed = {
+            let catalogue = self.catalogue.lock();
+            catalogue.recorded_key(id).zip(catalogue.info(id))
+        };
+        if let Some((key, info)) = listed {
+            // After a power failure the record is found, and listed again.
+            seals.add(&SealEntry::Sealed(key, record.listed(info.family)), false);
+        }
+    }
+
+    /// Lists a stream as destroyed, if its record has been written. False if it is not listed.
+    pub(crate) fn list_destroyed(&self, id: StreamId, is_durable: bool) -> bool {
+        let key = self.catalogue.lock().recorded_key(id);
+        key.is_some_and(|key| self.list_destroyed_key(key, is_durable))
+    }
+
+    pub(crate) fn list_destroyed_key(&self, key: StreamKey, is_durable: bool) -> bool {
+        let seals = self.seals.as_ref();
+        seals.is_some_and(|seals| seals.add(&SealEntry::Destroyed(key), is_durable))
+    }
+
+    /// The error of a writer that finds the store full.
+    pub(crate) fn full(&self, stream: &StreamName, length: u64) -> StreamError {
+        let (stream, needed) = (stream.to_string(), ByteSize(length));
+        StreamError::Full { stream, needed, capacity: self.capacity() }
     }
 
     /// Records that a block is lost.

@@ -11,7 +11,10 @@ use std::{
 
 use forebay_core::{
     ByteSize,
-    streams::{Lifetime, StreamName, catalogue::StreamInfo, record::parse_family_group_name},
+    streams::{
+        Lifetime, StreamName, catalogue::StreamInfo, record::parse_family_group_name,
+        seal_list::SealList,
+    },
 };
 use forebay_flash::{
     DeviceConfig, FlashConfig, RequestError,
@@ -22,19 +25,22 @@ use forebay_flash::{
     reservation::{Reservation, STREAM_BLOCK, stream_block_length},
     shard::{Settings, ShardAnswer, ShardRequest},
 };
-use futures::future::select;
+use futures::future::{Either, select};
 
 use crate::{
     block_on::{block_on, block_on_for},
     borrowed_store::BorrowedStore,
     error::{StoreError, StreamError},
     family::Family,
+    interrupt::Interrupt,
     lender::{Lender, LenderCall},
     of_process::OfProcess,
     owned_reader::{OwnedReader, slot_length},
     owned_writer::OwnedWriter,
+    read_memory::{MemoryWait, ReadMemory},
     reader::{OpenOptions, Reader},
     recovery::recover,
+    seal_file::SealFile,
     shared::{Clock, Shared},
     writer::{CreateOptions, Writer},
 };
@@ -47,9 +53,14 @@ const DEVICE: &str = "store.flash";
 const INDEX_MEMORY: u64 = 1 << 20;
 /// Memory for region headers, footers and records.
 const ENGINE_MEMORY: u64 = 4 << 20;
+/// Blocks in memory for writing: one is filled while the device writes four. Three blocks in all
+/// cost a writer 8 % of its speed.
+const WRITE_SLOTS: u64 = 5;
 /// A read or append that takes longer has failed. A stream has no origin to fall back to, so it
 /// waits longer than a cache.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the last reads of closed readers.
+const CLOSED_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Fewest regions of a store, so that a consumed stream's space comes back in small steps.
 const REGIONS_MIN: u64 = 16;
 
@@ -64,13 +75,16 @@ pub struct StoreConfig {
     pub memory: ByteSize,
     /// I/O backend.
     pub backend: Backend,
+    /// Ends waits for the owner of a store that is borrowed.
+    pub interrupt: Interrupt,
 }
 
 impl StoreConfig {
     /// A store in this directory, with 64 MiB of memory.
     pub fn new(directory: impl Into<PathBuf>, capacity: ByteSize) -> Self {
         let (directory, memory) = (directory.into(), ByteSize::mib(64));
-        Self { directory, capacity, memory, backend: Backend::Auto }
+        let interrupt = Interrupt::default();
+        Self { directory, capacity, memory, backend: Backend::Auto, interrupt }
     }
 
     /// The store that is in this directory, with its capacity and 64 MiB of memory.
@@ -122,7 +136,9 @@ impl StoreConfig {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
         };
-        let store = block_on(Store::on_engine(engine, clock)).map_err(StoreError::Recovery)?;
+        let (seals, list) = SealFile::open(&self.directory);
+        let store = Store::with_seals(engine, clock, Some(seals), list);
+        let store = block_on(store).map_err(StoreError::Recovery)?;
         let lender = Lender::listen(call, &store.shared, &self.directory, &device.path);
         let lender = lender.map_err(not_lent)?;
         Ok(Store { lender: Some(OfProcess::new(Arc::new(lender))), ..store })
@@ -133,12 +149,14 @@ impl StoreConfig {
     pub fn memory_for(capacity: ByteSize, slots: u64) -> ByteSize {
         let slot = slot_length(stream_block_length(region_size(capacity))) as u64;
         let read = INDEX_MEMORY + slots.max(4) * slot;
-        ByteSize((read + ENGINE_MEMORY + 2 * slot).max(read.div_ceil(3) * 4))
+        let few = (read.div_ceil(5) * 8).min(read + ENGINE_MEMORY + WRITE_SLOTS * slot);
+        ByteSize(few.max(read + ENGINE_MEMORY + 2 * slot).max(read.div_ceil(3) * 4))
     }
 
     /// Opens the store, or borrows it from the process that has it open.
     pub fn open_or_borrow(&self) -> Result<OpenedStore, StoreError> {
-        let borrow = || BorrowedStore::connect(&self.directory, self.memory);
+        let borrow =
+            || BorrowedStore::connect(&self.directory, self.memory, self.interrupt.clone());
         if let Some(store) = borrow()? {
             return Ok(OpenedStore::Borrowed(store));
         }
@@ -150,7 +168,8 @@ impl StoreConfig {
         }
     }
 
-    /// A quarter for writing, the rest for reading.
+    /// For writing, [`WRITE_SLOTS`] blocks, but at most three eighths, or a quarter if that is more.
+    /// The rest is for reading.
     fn split_memory(&self, block: u64) -> Result<SplitMemory, StoreError> {
         let slot = slot_length(block) as u64;
         let min = INDEX_MEMORY + ENGINE_MEMORY + 2 * slot + 4 * slot;
@@ -158,7 +177,8 @@ impl StoreConfig {
             let (memory, block, min) = (self.memory, ByteSize(block), ByteSize(min));
             return Err(StoreError::Memory { memory, block, min });
         }
-        let staging = (self.memory.0 / 4).max(ENGINE_MEMORY + 2 * slot);
+        let wanted = (self.memory.0 / 8 * 3).min(ENGINE_MEMORY + WRITE_SLOTS * slot);
+        let staging = wanted.max(self.memory.0 / 4).max(ENGINE_MEMORY + 2 * slot);
         Ok(SplitMemory { staging, read: self.memory.0 - INDEX_MEMORY - staging })
     }
 }
@@ -224,13 +244,24 @@ impl Store {
         engine: Arc<dyn Engine>,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<Self, RequestError> {
-        let recovered = recover(&engine, clock()).await?;
+        Self::with_seals(engine, clock, None, SealList::default()).await
+    }
+
+    async fn with_seals(
+        engine: Arc<dyn Engine>,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+        seals: Option<SealFile>,
+        list: SealList,
+    ) -> Result<Self, RequestError> {
+        let recovered = recover(&engine, clock(), list).await?;
+        if let Some(seals) = &seals {
+            seals.replace(&recovered.seals);
+        }
         let block_length = stream_block_length(engine.geometry().region_size);
         let memory = Reservation::memory(usize::try_from(block_length).expect("in memory"));
         assert!(memory <= engine.pools().in_place.size(), "a block fits into memory");
         let clock: Clock = Box::new(clock);
-        let (catalogue, groups) = (recovered.catalogue, recovered.groups);
-        let shared = Shared::new(engine, catalogue, groups, block_length, clock);
+        let shared = Shared::new(engine, recovered, seals, block_length, clock);
         Ok(Self { shared: OfProcess::new(shared), lender: None })
     }
 
@@ -258,13 +289,38 @@ impl Store {
         self.check_process()?;
         // A device thread ends the last reads of a closed reader. A simulated engine has none.
         let waits = self.lender.is_some();
-        OwnedReader::open(&self.shared, name, options, waits).map(Reader::from)
+        let reserve = |memory: &ReadMemory, depth, length| {
+            let slots = memory.try_reserve(depth, length);
+            if slots.is_some() || !waits {
+                return slots;
+            }
+            let reserved = memory.reserve(depth, length, MemoryWait::ClosedReaders);
+            let reserved = block_on_for(reserved, CLOSED_WAIT_MAX, || Ok::<(), Infallible>(()));
+            match reserved {
+                Ok(slots) => slots.flatten(),
+            }
+        };
+        OwnedReader::open(&self.shared, name, options, reserve).map(Reader::from)
     }
 
-    /// [`Store::open`] without a wait for the memory that closed readers are about to return.
-    pub fn try_open(&self, name: &str, options: OpenOptions) -> Result<Reader, StreamError> {
+    /// [`Store::open`] that waits until `deadline` for memory that readers are about to return, and
+    /// for memory of blocks that are held.
+    pub async fn open_until(
+        &self,
+        name: &str,
+        options: OpenOptions,
+        deadline: impl Future<Output = ()>,
+    ) -> Result<Reader, StreamError> {
         self.check_process()?;
-        OwnedReader::open(&self.shared, name, options, false).map(Reader::from)
+        let name = StreamName::new(name)?;
+        self.shared.id_of(&name)?;
+        let (depth, length) = (options.depth.max(1), slot_length(self.shared.block_length));
+        let reserved = self.shared.read_memory.reserve(depth, length, MemoryWait::Any);
+        let slots = match select(pin!(reserved), pin!(deadline)).await {
+            Either::Left((slots, _)) => slots,
+            Either::Right(_) => None,
+        };
+        OwnedReader::open_in(&self.shared, name, options, slots).map(Reader::from)
     }
 
     /// Fails in a forked child, in which no other call of this store may be used.

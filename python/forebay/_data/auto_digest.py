@@ -1,8 +1,10 @@
-"""Automatic digests: built on first use of a URL, kept, and compared with the origin when reused.
+"""Automatic digests: made on first use of a URL, kept, and brought up to date when reused.
 
 Digests are kept in the user's cache directory, named by a hash of the URL, layout, namespace key
-and endpoint. A reused digest is compared with a listing of the origin, which costs one request per
-thousand objects.
+and endpoint. Each use lists the origin, which costs one request per thousand objects. With a node
+and whole objects as items, that is all that is needed to start: addresses are learned in the first
+epoch (``learning``). In other cases the digest is built first. Either way, only objects that are
+new or have changed are read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from forebay._native import Digest, DigestError
@@ -37,6 +40,18 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 DEADLINE_SECONDS = 10
 
 
+@dataclass(frozen=True)
+class FoundDigest:
+    """The digest of a URL, or the listing from which it is learned."""
+
+    #: Where the digest is, or will be.
+    path: Path
+    #: The listing, until the digest is complete.
+    listing: Path | None = None
+    #: Dataset id of the listing. States of an epoch have it before and after.
+    identity: str | None = None
+
+
 def digest_for(
     url: str,
     *,
@@ -46,11 +61,11 @@ def digest_for(
     rebuild: bool,
     node: Path | str | None,
     start_node: bool,
-) -> Path:
-    """The path of a URL's digest, which is built if it is missing.
+    may_learn: bool = True,
+) -> FoundDigest:
+    """The digest of a URL; if there is none yet, a listing, or else the digest is built.
 
-    What a build reads goes to the node, too, so that the first epoch does not read it again. Warns
-    if the origin has changed since the last build.
+    What a build reads goes to the node, too, so that the first epoch does not read it again.
     """
     if layout not in LAYOUTS:
         names = ", ".join(map(repr, LAYOUTS))
@@ -63,20 +78,85 @@ def digest_for(
     path = _path(url, layout, namespace_key, options)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
-        if rebuild or not path.is_file():
-            if start_node and isinstance(node, Path):
-                ensure_node(node, namespace_key)
-            _build(url, path, layout, namespace_key, options, restart=rebuild, node=node)
-            if layout == "files":
-                _check_objects(url, path)
-            return path
-    changes = _changes(path, options)
-    if changes is not None:
-        warn(
-            f"`{url}` has changed since its digest was built ({changes}); changed objects cannot be"
-            " read: give rebuild=True to read them and build the digest again"
+        is_remote = "://" in url and not url.startswith("file:")
+        learns = may_learn and is_remote and node is not None and layout == "files"
+        if learns and not rebuild:
+            found = _listed(url, path, namespace_key, options)
+            if found is not None:
+                return found
+        is_present = path.is_file() and not rebuild
+        changes = _changes(path, options) if is_present else None
+        if is_present and changes is None:
+            return FoundDigest(path)
+        if start_node and isinstance(node, Path):
+            ensure_node(node, namespace_key)
+        if changes is None:
+            _say(f"building a digest of {url}, once")
+        else:
+            _say(f"{url} has changed ({changes}): reading what has changed")
+        _build(url, path, layout, namespace_key, options, restart=rebuild, node=node)
+        if layout == "files":
+            _check_objects(url, path)
+        return FoundDigest(path, None, _listing_id(path, namespace_key) if learns else None)
+
+
+def _listed(
+    url: str, path: Path, namespace_key: Path | None, options: Mapping[str, object]
+) -> FoundDigest | None:
+    """The listing of a URL, or the digest that was made from the same listing.
+
+    ``None`` if objects have no versions, so that a change would go unnoticed: a digest is built
+    then. An origin that does not answer is not an error if it was listed before.
+    """
+    listing = path.with_suffix(".listing")
+    earlier = next(filter(Path.is_file, (listing, path)), None)
+    if path.is_file() and _is_readable(path) and Digest(path).blobs > LISTED_MAX:
+        identity = Digest(path).listing_id(namespace_key)
+        return None if identity is None else FoundDigest(path, None, identity)
+    command = [binary(), "digest", "list", url, "-o", str(listing), "--format", "json"]
+    if namespace_key is not None:
+        command += ["--namespace-key", str(namespace_key)]
+    if earlier is not None:
+        command += ["--from", str(earlier)]
+        options = {"deadline_seconds": DEADLINE_SECONDS, **options}
+    try:
+        listed = subprocess.run(
+            [*command, *arguments(options)],
+            env=environment(options),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LISTING_SECONDS if earlier is not None else None,
+            check=False,
         )
-    return path
+        code, error = listed.returncode, listed.stderr
+    except subprocess.TimeoutExpired:
+        code, error = 2, "the origin does not answer"
+    if code == 0 and earlier is None:
+        _check_objects(url, listing)
+        count = len(Digest(listing, True))
+        _say(f"listed {count} objects of {url}; the first epoch reads and hashes them")
+    elif earlier is None and code > 1:
+        lines = error.strip().splitlines()
+        reason = lines[-1].removeprefix("error: ") if lines else "no reason given"
+        raise DigestError(printable(f"cannot list `{url}`: {reason}"))
+    if code == 1 or not listing.is_file():
+        return None
+    identity = Digest(listing, True).dataset
+    is_complete = path.is_file() and _listing_id(path, namespace_key) == identity
+    return FoundDigest(path, None if is_complete else listing, identity)
+
+
+def _listing_id(path: Path, namespace_key: Path | None) -> str | None:
+    """The id of the listing that a digest was made from, if it is readable and was."""
+    try:
+        return Digest(path).listing_id(namespace_key)
+    except DigestError:
+        return None
+
+
+def _say(text: str) -> None:
+    print(printable(f"forebay: {text}"), file=sys.stderr)
 
 
 def cache_directory() -> Path:
@@ -118,7 +198,6 @@ def _build(
     restart: bool,
     node: Path | str | None,
 ) -> None:
-    print(printable(f"forebay: building a digest of {url}, once"), file=sys.stderr)
     command = [binary(), "digest", "build", url, "-o", str(path), "--layout", layout]
     command += ["--format", "json", *arguments(options)]
     if namespace_key is not None:
@@ -157,7 +236,7 @@ def _is_readable(path: Path) -> bool:
 
 def _check_objects(url: str, path: Path) -> None:
     """Refuse a URL of one object, and point out objects that are archives of items."""
-    digest = Digest(path)
+    digest = Digest(path, True)
     names = [digest.object(item) for item in range(min(len(digest), NAMES_CHECKED_MAX))]
     if len(digest) == 1 and url.endswith(f"/{names[0]}"):
         path.unlink()

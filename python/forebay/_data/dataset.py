@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from forebay._data.auto_digest import digest_for
+from forebay._data.auto_digest import FoundDigest, digest_for
 from forebay._data.columns import read_column
 from forebay._data.decoders import DecoderName, decoder
 from forebay._data.labels import Labels
+from forebay._data.learning import Learning
 from forebay._data.map_style import T_co, checked_index
 from forebay._data.parts import Divisible
 from forebay._data.short_stats import ShortStats, dataset_line
@@ -43,7 +44,7 @@ from forebay._native import (
     ReadError,
 )
 from forebay._runtime.incarnation import Incarnation
-from forebay._runtime.job import new_job, present_job
+from forebay._runtime.job import JobName, new_job, present_job
 from forebay._runtime.node import default_socket, endpoint
 from forebay._runtime.ranks import ranks_if_known
 from forebay._runtime.shared_counters import SharedCounters
@@ -81,6 +82,7 @@ _PROCESS_LOCAL = {
     "_layout_made",
     "_last_readable",
     "_skip_warnings",
+    "_learned_from",
 }
 
 _Path = str | PathLike[str]
@@ -115,8 +117,11 @@ class Dataset(Divisible[T_co]):
     ----------
     source
         A digest file, made by ``forebay digest build URL -o x.digest``; or the URL or directory of
-        the data, such as ``s3://bucket/train`` or ``file:///data/train``. For a URL, the digest is
-        built on first use and kept in the user's cache directory (``~/.cache/forebay/digests``).
+        the data, such as ``s3://bucket/train`` or ``file:///data/train``. The digest of a URL is
+        kept in the user's cache directory (``~/.cache/forebay/digests``). With a node, the first
+        epoch reads each object once and makes the digest from that; the job starts after a listing.
+        In other cases the digest is built first. If objects have changed later, only those are read
+        again.
     transform
         Called with each item, in the loader's workers; its result is the item.
     decode
@@ -164,8 +169,7 @@ class Dataset(Divisible[T_co]):
         For a URL: how objects are cut into items. ``"files"`` (the default), ``"pack"`` for many
         small ones, or ``"tar"`` for the samples of archives (:func:`forebay.tar_sample`).
     rebuild
-        For a URL: build the digest again, which reads only what has changed. Without it, a warning
-        names what has changed.
+        For a URL: build the digest now, before the first epoch. It reads only what has changed.
     views
         Give items, also to the transform, as read-only ``memoryview`` instead of ``bytes``. The
         view is of the node's shared memory if possible, so that nothing is copied. An item occupies
@@ -250,7 +254,7 @@ class Dataset(Divisible[T_co]):
             raise ValueError("the source is empty; give a digest, a URL or a directory")
         node = endpoint(default_socket() if cache == "auto" else cache)
         if "://" in str(source) or Path(source).is_dir():
-            source = digest_for(
+            found = digest_for(
                 str(source),
                 layout=layout or "files",
                 namespace_key=key,
@@ -258,12 +262,34 @@ class Dataset(Divisible[T_co]):
                 rebuild=rebuild,
                 node=node,
                 start_node=cache == "auto",
+                may_learn=origin is None,
             )
         elif layout is not None or rebuild:
             raise ValueError(
                 "`layout` and `rebuild` are for URLs, not for a digest file; leave them out"
             )
-        self._digest = _open(source)
+        else:
+            found = FoundDigest(Path(source))
+        #: The id in states of loaders, if it is not that of the digest.
+        self._identity = found.identity
+        self._learning: Learning | None = None
+        if found.listing is None:
+            self._digest = _open(found.path)
+        else:
+            assert found.identity is not None
+            assert node is not None
+            self._learning = Learning(
+                str(source),
+                found.listing,
+                found.path,
+                identity=found.identity,
+                node=node,
+                start_node=cache == "auto",
+                namespace_key=key,
+                job_name=JobName(job).of(*ranks_if_known()),
+                options=options,
+            )
+            self._digest = self._learning.listing
         #: The item in the digest of each index; ``None`` if they are the same.
         self._selection: NDArray[np.uint32] | None = None
         self._labels = None if labels is None else Labels(self._digest, labels)
@@ -272,7 +298,7 @@ class Dataset(Divisible[T_co]):
         self._transform = transform
         self._views = views
         self._job = new_job(
-            Path(source),
+            found.path,
             name=job,
             node=node,
             start_node=cache == "auto",
@@ -283,20 +309,29 @@ class Dataset(Divisible[T_co]):
         )
         self._job_name = self._job.name
         self._name = self._job_name.of(*ranks_if_known())
-        self._reader = self._job.reader(self._digest, self._name)
+        self._reader = self._new_reader()
         self._workers_restarted = 0
         self._verified = SharedCounters(VERIFIED)
         #: Items that loaders have yielded.
         self._items_yielded = 0
         self._set_on_error(on_error)
         self._init_process_local()
+        self._settle()
 
     def _init_process_local(self) -> None:
         """Attributes that each process has of its own."""
-        self._incarnation = Incarnation()
         self._layout_made: ItemMap | None = None
         self._last_readable: Any = _MISSING
         self._skip_warnings = 0
+        #: The source of addresses before they were known, for the workers that use it still.
+        self._learned_from: Learning | None = None
+        self._init_incarnation()
+
+    def _init_incarnation(self) -> None:
+        """Another incarnation, which leaves the node with this object."""
+        self._incarnation = Incarnation()
+        if self._learning is not None:
+            return  # the node does not know the listing
         weakref.finalize(
             self,
             self._incarnation.leave,
@@ -337,11 +372,12 @@ class Dataset(Divisible[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._digest = _open(self._job.digest)
+        learning = self._learning
+        self._digest = _open(self._job.digest) if learning is None else learning.listing
         self._columns = self._read_columns()
         # A copy reads for the same job, but takes part in rotation under a name of its own.
         self._job_name = self._job.name.of_copy()
-        self._reader = self._job.reader(self._digest, self._name)
+        self._reader = self._new_reader()
         self._init_process_local()
 
     def __repr__(self) -> str:
@@ -402,7 +438,8 @@ class Dataset(Divisible[T_co]):
             ``node`` (``None`` without a node), ``agent`` and ``loader``, each a dict of counters.
             Printed, it is one line for people; ``dict(dataset.stats())`` prints all counters.
         """
-        stats = self._with_agent(Reader.stats)
+        learning = self._learning
+        stats = self._with_agent(Reader.stats) if learning is None else learning.stats()
         loader = {"workers_restarted": self._workers_restarted, **self._verified.totals()}
         return ShortStats({**stats, "loader": loader}, dataset_line)
 
@@ -411,16 +448,17 @@ class Dataset(Divisible[T_co]):
     @property
     def _id(self) -> str:
         """The dataset id; for a part, with a hash of its items."""
+        whole = self._identity or self._digest.dataset
         if self._selection is None:
-            return self._digest.dataset
+            return whole
         part = hashlib.sha256(self._selection.tobytes()).hexdigest()[:32]
-        return f"{self._digest.dataset} part {part}"
+        return f"{whole} part {part}"
 
     @property
     def _layout(self) -> ItemMap:
         """The half-chunk of each item; made on first use."""
         if self._layout_made is None:
-            whole = ItemMap(self._digest)
+            whole = ItemMap(self._digest, self._identity)
             selection = self._selection
             self._layout_made = whole if selection is None else whole.part(selection)
         return self._layout_made
@@ -444,11 +482,33 @@ class Dataset(Divisible[T_co]):
         """Take part in rotation as this rank; returns the name that nodes know it by."""
         name = self._job_name.of(rank, world)
         if name != self._name:
-            self._name, self._reader = name, self._job.reader(self._digest, name, self._reader)
+            before, self._name = self._reader, name
+            self._reader = self._new_reader(before)
+        if self._learning is not None:
+            self._learning.join(name)
         return name
+
+    def _settle(self) -> None:
+        """Continue with the digest, if all addresses are known by now. Between epochs only."""
+        learning = self._learning
+        if learning is None or not learning.complete_rest():
+            return
+        self._digest = _open(self._job.digest)
+        self._columns = self._columns and self._read_columns()
+        self._learning, self._learned_from = None, learning
+        self._reader = self._new_reader()
+        self._init_incarnation()
+
+    def _new_reader(self, before: Reader | None = None) -> Reader:
+        """A reader for this process. While addresses are learned, it knows no node."""
+        if self._learning is not None:
+            return self._learning.reader
+        return self._job.reader(self._digest, self._name, before)
 
     def _missed(self) -> int:
         """Items that were requested from the agent because the node did not have them."""
+        if self._learning is not None:
+            return self._learning.items.counters.totals()["read"]
         with suppress(ForebayError):  # without an agent nothing was missed
             return (self._reader.stats()["agent"] or {}).get("agent_items", 0)
         return 0
@@ -464,18 +524,25 @@ class Dataset(Divisible[T_co]):
 
     def _prefetch_hint(self, items: Sequence[int]) -> None:
         """Announce items that will be read soon, in that order, to the agent."""
+        if self._learning is not None:
+            return  # the agent would read what another job may have claimed
         items = self._ordinals(items)
         self._with_agent(lambda reader: reader.prefetch_hint(items))
 
     def _request(self, indices: Sequence[int]) -> None:
         """Request a batch from the node, without waiting for it; a later read takes it."""
-        if not any(isinstance(index, ProbeIndex) for index in indices):
+        if self._asks_ahead and not any(isinstance(index, ProbeIndex) for index in indices):
             self._reader.request(self._ordinals(indices))
 
     def _cancel(self, indices: Sequence[int]) -> None:
         """Give up a batch that was requested: it will not be read."""
-        if not any(isinstance(index, ProbeIndex) for index in indices):
+        if self._asks_ahead and not any(isinstance(index, ProbeIndex) for index in indices):
             self._reader.cancel(self._ordinals(indices))
+
+    @property
+    def _asks_ahead(self) -> bool:
+        """Whether batches are requested from the node in advance."""
+        return self._learning is None
 
     def _index(self, index: int) -> int:
         """An index from 0; negative ones count from the end."""
@@ -496,6 +563,8 @@ class Dataset(Divisible[T_co]):
         pauses = iter(RETRY_PAUSES if self._on_error == "retry" else ())
         while True:
             try:
+                if self._learning is not None:
+                    return self._learned(self._learning, items, is_probe)
                 return self._with_agent(lambda reader: self._contents(reader, items, is_probe))
             except ChangedError:
                 raise  # a retry cannot bring the old version back
@@ -504,6 +573,10 @@ class Dataset(Divisible[T_co]):
                 if pause is None:
                     raise
                 time.sleep(pause)
+
+    def _learned(self, learning: Learning, items: list[int], is_probe: bool) -> Sequence[_Content]:
+        contents = learning.read_past_the_cache(items) if is_probe else learning.read(items)
+        return [memoryview(content) for content in contents] if self._views else contents
 
     def _contents(self, reader: Reader, items: list[int], is_probe: bool) -> Sequence[_Content]:
         try:

@@ -1,4 +1,6 @@
-"""Items by key: what ``forebay.wrap`` reads from the cache, or from the user's own code.
+"""Items by key: what is read from the cache, or from the user's own code (``forebay.wrap``).
+
+``learning`` uses them for datasets whose addresses are not known yet.
 
 The user names each item by a *key* and can read it. forebay hashes an item when it is first read,
 records the hash in a catalogue of the user, and stores the bytes on the node. There is no agent: a
@@ -69,6 +71,9 @@ class Request:
 class KeyedItems:
     """The items of a dataset, by their keys: from the node, or read and put there."""
 
+    #: Whether items that were read without a claim get a catalogue entry, too.
+    records_all = False
+
     def __init__(
         self,
         dataset: Any,
@@ -80,13 +85,14 @@ class KeyedItems:
         *,
         start_node: bool,
         verify: int,
+        catalogue: str | None = None,
     ) -> None:
         self.dataset, self.key, self.name = dataset, key, name
         self.node, self.namespace_key, self.job = node, namespace_key, job
         #: Whether to start a node that is not running.
         self.start_node = start_node
         self.counters = SharedCounters(COUNTERS)
-        self.catalogue_path = _catalogue_path(name, namespace_key)
+        self.catalogue_path = _catalogue_path(catalogue or name, namespace_key)
         #: Hits that each process compares with the dataset. What this job records itself needs no
         #: comparison.
         self._verify = verify if self.catalogue_path.exists() else 0
@@ -119,6 +125,11 @@ class KeyedItems:
         """Name items by a digest of all of them: the node's manager then decides what is kept."""
         self.digest = digest
         self._local = threading.local()
+
+    @property
+    def label(self) -> str:
+        """The dataset in warnings."""
+        return f"forebay.wrap({self.name!r})"
 
     @property
     def blobs(self) -> BlobsByAddress:
@@ -199,6 +210,7 @@ class KeyedItems:
         With ``records_all``, items that were read without a claim get a catalogue entry as well.
         """
         found: dict[int, Any] = {}
+        records_all = records_all or self.records_all
         blobs, wrong = self.blobs, self.blobs.wrong
         known = [request for request in requests if request.entry is not None]
         contents = blobs.get([request.blob for request in known])
@@ -362,7 +374,7 @@ class KeyedItems:
         """Warn once per process: the next item would give the same message."""
         if not self._has_warned:
             self._has_warned = True
-            warn(f"forebay.wrap({self.name!r}): {message}")
+            warn(f"{self.label}: {message}")
 
 
 def compare(cached: Any, read: Callable[[], Any]) -> Literal["same", "random", "other"]:

@@ -154,6 +154,11 @@ class Mixture(MapStyle[T_co]):
         for part in self._parts:
             part._set_on_error(on_error)
 
+    def _settle(self) -> None:
+        """Continue with the parts' digests, where they are complete by now."""
+        for part in self._parts:
+            part._settle()
+
     def _missed(self) -> int:
         """Items that were requested from the agents because the node did not have them."""
         return sum(part._missed() for part in self._parts)

@@ -343,6 +343,9 @@ class Wrapped(MapStyle[T_co]):
             self._items.job, self._reader_made = name, None
         return name
 
+    def _settle(self) -> None:
+        """Do nothing: the catalogue becomes a digest when one is needed."""
+
     def _missed(self) -> int:
         """Items requested from an agent: there is none."""
         return 0

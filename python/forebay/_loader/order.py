@@ -189,6 +189,7 @@ class Order(ABC):
             self._past_counts.update(last.counts())
         del last
         self.current = None
+        self.dataset._settle()
         self.current = epoch = self._new_epoch()
         return epoch
 

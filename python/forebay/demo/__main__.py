@@ -169,15 +169,15 @@ def _train_job(
 
 def _table(results: dict[str, Any]) -> str:
     """The results as text: a row per epoch, and a summary."""
-    rows = [("", "epoch", "time", "waiting", "samples/s", "origin sent", "loss", "accuracy")]
+    rows = [("", "epoch", "waited", "of", "samples/s", "origin sent", "loss", "accuracy")]
     for job in results["jobs"]:
         for number, epoch in enumerate(job["epochs"], 1):
             rows.append(
                 (
                     job["job"] if number == 1 else "",
                     str(number),
+                    f"{epoch['stall_seconds']:.1f} s",
                     f"{epoch['seconds']:.1f} s",
-                    f"{epoch['stall_seconds'] / epoch['seconds']:.0%}",
                     f"{epoch['samples'] / epoch['seconds']:.0f}",
                     f"{epoch['origin_bytes'] / 1e6:.1f} MB",
                     f"{epoch['loss']:.3f}",
@@ -192,15 +192,15 @@ def _table(results: dict[str, Any]) -> str:
         ).rstrip()
         for row in rows
     ]
-    without, first, second = (job["seconds"] for job in results["jobs"])
-    stalls = [
-        f"{sum(epoch['stall_seconds'] for epoch in job['epochs']):.1f} s" for job in results["jobs"]
-    ]
+    waits = [sum(epoch["stall_seconds"] for epoch in job["epochs"]) for job in results["jobs"]]
+    totals = [job["seconds"] for job in results["jobs"]]
     lines += [
         "",
-        f"{without:.1f} s without forebay; {first:.1f} s with an empty cache"
-        f" ({without / first:.1f} x as fast); {second:.1f} s for the next job"
-        f" ({without / second:.1f} x). Waiting for data: {', '.join(stalls)}.",
+        f"Waiting for data: {waits[0]:.1f} s without forebay, {waits[1]:.1f} s with an empty cache,"
+        f" {waits[2]:.1f} s for the next job.",
+        f"In total, with the training itself: {totals[0]:.1f} s, {totals[1]:.1f} s"
+        f" ({totals[0] / totals[1]:.1f} x as fast), {totals[2]:.1f} s"
+        f" ({totals[0] / totals[2]:.1f} x).",
     ]
     return "\n".join(lines)
 

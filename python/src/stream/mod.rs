@@ -19,12 +19,11 @@ mod writer;
 
 use std::cell::RefCell;
 
-use forebay_client::Interrupt;
 use forebay_core::streams::{
     Lifetime,
     catalogue::{StreamInfo, StreamState},
 };
-use forebay_streams::{StreamError as NativeError, arrow::BatchError, block_on_unless};
+use forebay_streams::{Interrupt, StreamError as NativeError, arrow::BatchError, block_on_unless};
 use pyo3::{exceptions::PyKeyboardInterrupt, prelude::*};
 
 pub use batch::{Batch, StreamColumn};
@@ -50,19 +49,33 @@ fn signals() -> PyResult<()> {
 }
 
 thread_local! {
-    /// The exception of a signal handler, raised while this thread waited for a node.
+    /// The exception of a signal handler, raised while this thread waited for a node or an owner.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
 /// Interrupts a wait for a node when a signal handler raises an exception.
-fn node_interrupt() -> Interrupt {
-    Interrupt::new(|| match signals() {
-        Ok(()) => false,
-        Err(raised) => {
-            RAISED.with(|slot| slot.replace(Some(raised)));
-            true
-        }
-    })
+fn node_interrupt() -> forebay_client::Interrupt {
+    forebay_client::Interrupt::new(has_raised)
+}
+
+/// Interrupts a wait for the owner of a store when a signal handler raises an exception.
+fn owner_interrupt() -> Interrupt {
+    Interrupt::new(has_raised)
+}
+
+/// Runs the handlers of signals that have arrived, and keeps an exception of theirs.
+fn has_raised() -> bool {
+    let raised = signals().err();
+    let has_raised = raised.is_some();
+    if has_raised {
+        RAISED.with(|slot| slot.replace(raised));
+    }
+    has_raised
+}
+
+/// The exception of a signal handler that ended a wait.
+fn interrupted() -> PyErr {
+    RAISED.with(RefCell::take).unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
 }
 
 /// The exception of an error of a stream.
@@ -73,10 +86,7 @@ fn stream_error(error: &NativeError) -> PyErr {
         NativeError::Lost { .. } | NativeError::Shorter { .. } | NativeError::RefusedLost(_) => {
             StreamLost::new_err(text)
         }
-        NativeError::Interrupted => {
-            let raised = RAISED.with(RefCell::take);
-            raised.unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
-        }
+        NativeError::Interrupted => interrupted(),
         NativeError::Catalogue(error) if error.is_lost() => StreamLost::new_err(text),
         _ => StreamError::new_err(text),
     }

@@ -4,7 +4,7 @@
 
 use arrow_array::RecordBatchReader;
 use forebay_streams::{
-    Block, Reader,
+    Block, Reader, StreamError as NativeError,
     arrow::{BatchError, BatchReader},
     block_on_unless,
 };
@@ -18,7 +18,7 @@ use super::{
     batch_error,
     capsules::{export_schema, export_stream},
     guarded::Guarded,
-    signals, stream_error,
+    interrupted, signals, stream_error,
 };
 use crate::errors::StreamError;
 
@@ -76,6 +76,8 @@ impl StreamReader {
             };
             match block_on_unless(reader.next_async(), signals)? {
                 Some(Ok(batch)) => Ok(Some(Batch(batch))),
+                // The next call goes on.
+                Some(Err(BatchError::Stream(NativeError::Interrupted))) => Err(interrupted()),
                 Some(Err(error)) => {
                     let raised = batch_error(&error);
                     *state = State::Failed(error);
@@ -130,6 +132,9 @@ impl State {
             return Err(as_blocks());
         }
         let first = block_on_unless(reader.next_async(), signals)?;
+        if matches!(first, Some(Err(NativeError::Interrupted))) {
+            return Err(interrupted());
+        }
         if let Self::Blocks(reader) = std::mem::replace(self, Self::Closed) {
             *self = BatchReader::begin(reader, first).map_or_else(Self::Failed, Self::Batches);
         }

@@ -13,12 +13,13 @@ use forebay_client::{NodeStreams, node_of_store};
 use forebay_core::{ByteSize, streams::Lifetime};
 use forebay_streams::{
     BorrowedStore, CreateOptions, Family, FullPolicy, OpenOptions, OpenedStore, Store, StoreConfig,
-    WhenHeld,
+    StoreError, WhenHeld,
 };
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 use super::{
-    InfoTuple, StreamReader, StreamWriter, info_tuple, node_interrupt, signals, stream_error, wait,
+    InfoTuple, StreamReader, StreamWriter, info_tuple, interrupted, node_interrupt,
+    owner_interrupt, signals, stream_error, wait,
 };
 use crate::errors::{StreamError, shown};
 
@@ -73,7 +74,8 @@ impl StreamStore {
                 Some(capacity) => StoreConfig::new(&directory, capacity),
                 None => StoreConfig::existing(&directory)?,
             };
-            StoreConfig { memory, ..config }.open_or_borrow()
+            let interrupt = owner_interrupt();
+            StoreConfig { memory, interrupt, ..config }.open_or_borrow()
         });
         let store = store.map_err(|error| store_error(&error))?;
         let store = Mutex::new(Some(Place::Local(store)));
@@ -254,7 +256,8 @@ impl StreamStore {
             Place::Local(OpenedStore::Borrowed(store)) => store.check_process(),
         };
         let Err(forked) = own else { return Ok(store) };
-        let borrowed = py.detach(|| BorrowedStore::connect(&self.directory, self.memory));
+        let borrowed =
+            py.detach(|| BorrowedStore::connect(&self.directory, self.memory, owner_interrupt()));
         let borrowed = borrowed.map_err(|error| store_error(&error))?;
         let borrowed = borrowed.ok_or_else(|| stream_error(&forked))?;
         let store = Place::Local(OpenedStore::Borrowed(borrowed));
@@ -337,7 +340,10 @@ fn duration(seconds: f64, what: &str) -> PyResult<Duration> {
 }
 
 /// The exception of a store that cannot be opened: the error and its causes, in one line.
-fn store_error(error: &dyn Error) -> PyErr {
+fn store_error(error: &StoreError) -> PyErr {
+    if matches!(error, StoreError::Interrupted) {
+        return interrupted();
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

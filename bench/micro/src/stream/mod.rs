@@ -21,7 +21,7 @@ use arrow_array::{ArrayRef, Float64Array, RecordBatch, cast::AsArray as _, types
 use forebay_bench_stats::{Row, Target, compare, evaluate};
 use forebay_core::{ByteSize, streams::Lifetime};
 use forebay_streams::{
-    BorrowedStore, CreateOptions, FullPolicy, OpenOptions, Reader, Store, StoreConfig,
+    BorrowedStore, CreateOptions, FullPolicy, Interrupt, OpenOptions, Reader, Store, StoreConfig,
     arrow::{BatchReader, BatchWriter},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -84,7 +84,8 @@ pub fn run(args: &Args) -> anyhow::Result<Vec<Row>> {
     bench.touch(&store, capacity.0 / BLOCK as u64 - blocks - 32)?;
     let batch = bench.batch()?;
     bench.write_table(&store, &batch)?;
-    let borrowed = BorrowedStore::connect(&place, ByteSize::mib(48))?.context("borrow")?;
+    let borrowed = BorrowedStore::connect(&place, ByteSize::mib(48), Interrupt::default())?
+        .context("borrow")?;
 
     let mut rows = bench.against_bare(&store, &mut bare)?;
     rows.push(bench.overlap(&store)?);

@@ -4,11 +4,11 @@ use std::{
     collections::BTreeMap, fs, io::Read as _, os::fd::OwnedFd, path::PathBuf, time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use forebay_agent::{Agent, Config};
 use forebay_auth::disable_core_dumps;
 use forebay_core::{ByteSize, cluster::ring::Seeds};
-use forebay_digest::open;
+use forebay_digest::open_with_listings;
 use forebay_node::read_node_list;
 use forebay_origin::Origin;
 
@@ -84,7 +84,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let stop = signals::stop_requested()?;
     let job =
         args.job_pid.map(signals::open_process).transpose().context("cannot watch the job")?;
-    let file = open(&args.digest)?;
+    let file = open_with_listings(&args.digest)?;
     let key_file = args.namespace_key.as_ref();
     let namespace = origin::namespace_of(&args.digest, &file.digest, key_file)?;
     let summary = file.digest.summary();
@@ -101,6 +101,11 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
         }
         None => args.node.unwrap_or_default(),
     };
+    ensure!(
+        nodes.is_empty() || !file.digest.is_listing(),
+        "`{}` is a listing, whose addresses no node knows; leave out --node",
+        args.digest.display()
+    );
     let agent = Agent::bind(Config {
         socket: args.socket.clone(),
         nodes,

@@ -15,6 +15,7 @@ mod config_errors;
 mod demo;
 mod digest_build;
 mod digest_diff;
+mod digest_list;
 mod digest_show;
 mod digest_verify;
 mod embed;

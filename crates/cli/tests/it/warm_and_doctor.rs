@@ -143,6 +143,7 @@ fn the_doctor_finds_problems() {
         "objects",
         "clock",
         "kernel",
+        "agent memory",
         "space",
     ] {
         assert_eq!(state(&findings, check), "ok", "{check}: {findings}");
@@ -169,6 +170,10 @@ fn the_doctor_finds_problems() {
         .unwrap();
     let ran = doctor(&setup, &["--config", "large.toml"]);
     assert_ne!(state(&ran.json(), "space"), "ok", "{ran:?}");
+
+    let args = ["doctor", "--format", "json"];
+    let ran = setup.sandbox.forebay(args).env("FOREBAY_AGENT_MEMORY", "lots").run();
+    assert_eq!(state(&ran.json(), "agent memory"), "failed", "{ran:?}");
 
     let socket = setup.node_socket();
     fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_core::{
-    ByteSize, HalfChunk, ItemOrdinal,
+    ByteSize, DatasetId, HalfChunk, ItemOrdinal,
     train::{
         job::HalfChunkSize,
         sampler::{
@@ -80,6 +80,12 @@ fn packs_of(locations: &[Location]) -> Arc<[u32]> {
 impl ItemMap {
     /// Reads every row of a digest.
     pub fn new(digest: &Digest) -> Result<Self, ItemMapError> {
+        Self::identified(digest, digest.summary().dataset)
+    }
+
+    /// The same, with the id that states of an epoch have. A digest that was learned has the id of
+    /// its listing there, so that an epoch continues when the digest has become complete.
+    pub fn identified(digest: &Digest, id: DatasetId) -> Result<Self, ItemMapError> {
         let summary = digest.summary();
         let mut locations = Vec::with_capacity(usize::try_from(summary.items).unwrap_or(0));
         let mut sizes = vec![HalfChunkSize::default(); summary.chunking.half_chunks() as usize];
@@ -101,7 +107,7 @@ impl ItemMap {
         }
         let count = u32::try_from(sizes.len()).expect("at most twice the chunks");
         let of_items = locations.iter().map(|location| location.half_chunk);
-        let mut half_chunks = HalfChunkMap::new(summary.dataset, count, of_items)?;
+        let mut half_chunks = HalfChunkMap::new(id, count, of_items)?;
         let pack_bytes = is_packed.then(|| {
             let mean = squares / u128::from(summary.bytes.max(1));
             u64::try_from(mean).unwrap_or(u64::MAX).max(1)

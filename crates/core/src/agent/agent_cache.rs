@@ -96,14 +96,25 @@ impl AgentCache {
         self.bytes_expected -= length;
     }
 
-    /// Inserts a blob, and evicts others to make space.
+    /// Inserts a blob that the job will read, and evicts others to make space.
     pub fn insert(&mut self, blob: BlobOrdinal, content: Bytes) {
+        self.insert_at(blob, content, Stage::Unread);
+    }
+
+    /// Inserts a blob that the job reads whole at this moment. It takes free space, and that of
+    /// blobs that were read whole before it, and never that of blobs that are still needed:
+    /// otherwise each read of a job that waits would evict what was prefetched for it.
+    pub fn insert_read(&mut self, blob: BlobOrdinal, content: Bytes) {
+        self.insert_at(blob, content, Stage::Whole);
+    }
+
+    fn insert_at(&mut self, blob: BlobOrdinal, content: Bytes, stage: Stage) {
         if content.len() > self.bytes_max || self.blobs.contains_key(&blob) {
             return;
         }
-        let key = self.key(Stage::Unread);
+        let key = self.key(stage);
         self.bytes += content.len();
-        self.bytes_unread += content.len();
+        self.bytes_unread += if stage == Stage::Unread { content.len() } else { 0 };
         self.order.insert(key, blob);
         self.blobs.insert(blob, Blob { unserved: content.len(), content, key });
         while self.bytes > self.bytes_max {
@@ -189,6 +200,24 @@ mod tests {
         (50..54).for_each(|number| cache.insert(blob(number), content.clone()));
         assert!(cache.get(blob(0)).is_none());
         assert!(cache.get(blob(50)).is_some(), "prefetched blobs stay longest");
+    }
+
+    /// A demand fetch does not evict what was prefetched: with little memory, the prefetched blobs
+    /// would be fetched twice.
+    #[test]
+    fn a_blob_that_is_read_at_once_evicts_no_blob_that_is_needed() {
+        let mut cache = AgentCache::new(ByteSize(1000));
+        let content = Bytes::from(vec![0; 250]);
+        (0..3).for_each(|number| cache.insert(blob(number), content.clone()));
+        cache.insert_read(blob(10), content.clone());
+        cache.insert_read(blob(11), content.clone());
+        assert!(cache.get(blob(10)).is_none() && cache.get(blob(11)).is_some());
+        assert!(cache.begin_prefetch(250), "it is no obstacle for a prefetch");
+        cache.end_prefetch(250);
+        cache.insert(blob(3), content.clone());
+        cache.insert_read(blob(12), content);
+        assert!((0..4).all(|number| cache.get(blob(number)).is_some()));
+        assert!(cache.bytes == 1000 && cache.blobs.len() == cache.order.len());
     }
 
     #[test]

@@ -15,9 +15,12 @@ use super::etag::{EtagList, StrongEtag};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HttpTime(pub i64);
 
+/// Names of the months in dates.
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
 /// The conditions of a `GetObject` or `HeadObject`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "these are the headers' names")]
 pub struct Conditions {
     /// `If-Match`.
     pub if_match: Option<EtagList>,
@@ -130,8 +133,6 @@ impl HttpTime {
             (2, short) => 1900 + short,
             (_, year) => year,
         };
-        const MONTHS: [&str; 12] =
-            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
         let month = MONTHS.iter().position(|name| *name == month)?;
         let day = digits(day).filter(|day| (1..=31).contains(day))?;
         let mut clock = clock.split(':').map(|part| digits(part).filter(|_| part.len() == 2));

@@ -16,6 +16,7 @@ use super::{
     collection::CollectedStream,
     record::{RECORD_TAG, RUNS_MAX, SealedRecord},
     runs::OrdinalRuns,
+    seal_list::StreamKey,
 };
 
 /// The streams of a store.
@@ -62,6 +63,7 @@ pub enum StreamState {
 #[derive(Debug)]
 struct Family {
     name: StreamName,
+    number: u64,
     lifetime: Lifetime,
     /// Whether it ends with its last stream.
     ends_with_streams: bool,
@@ -156,10 +158,12 @@ impl StreamInfo {
 }
 
 impl StreamCatalogue {
-    /// Adds a family. One that `ends_with_streams` is freed with its last stream.
+    /// Adds a family. No other family of the store has had its number. One that `ends_with_streams`
+    /// is freed with its last stream.
     pub fn add_family(
         &mut self,
         name: StreamName,
+        number: u64,
         lifetime: Lifetime,
         ends_with_streams: bool,
     ) -> FamilyId {
@@ -167,6 +171,7 @@ impl StreamCatalogue {
         self.families_begun += 1;
         let family = Family {
             name,
+            number,
             lifetime,
             ends_with_streams,
             streams: 0,
@@ -238,6 +243,19 @@ impl StreamCatalogue {
     /// The family of a stream, and its number in it.
     pub fn place(&self, id: StreamId) -> Option<(FamilyId, StreamNumber)> {
         self.streams.get(&id).map(|stream| (stream.family, stream.number))
+    }
+
+    /// The key of a stream, if its record has been written.
+    pub fn recorded_key(&self, id: StreamId) -> Option<StreamKey> {
+        let stream = self.streams.get(&id).filter(|stream| stream.record.is_some())?;
+        let family = self.families.get(&stream.family)?;
+        Some(StreamKey { family: family.number, stream: stream.number })
+    }
+
+    /// The keys of a family's streams whose records have been written.
+    pub fn recorded_keys(&self, family: FamilyId) -> Vec<StreamKey> {
+        let of_family = self.streams.iter().filter(|(_, stream)| stream.family == family);
+        of_family.filter_map(|(id, _)| self.recorded_key(*id)).collect()
     }
 
     /// The next ordinal of a family. Its streams never get the same one again.
@@ -452,6 +470,12 @@ impl StreamCatalogue {
         self.names.values().filter_map(|id| self.info(*id)).collect()
     }
 
+    /// When the next lease of a sealed stream ends, in milliseconds since 1970.
+    pub fn next_lease_end(&self) -> Option<u64> {
+        let sealed = self.streams.values().filter(|stream| stream.state == StreamState::Sealed);
+        sealed.filter_map(|stream| stream.expires_at_ms).min()
+    }
+
     /// The sealed streams whose lease has ended.
     pub fn expired(&self, now_ms: u64) -> Vec<StreamName> {
         let ended = |stream: &Stream| {
@@ -485,7 +509,7 @@ mod tests {
     #[test]
     fn a_stream_is_opened_only_when_it_is_sealed_and_whole() {
         let mut catalogue = StreamCatalogue::default();
-        let family = catalogue.add_family(name("f"), Lifetime::Process, false);
+        let family = catalogue.add_family(name("f"), 7, Lifetime::Process, false);
         let id = catalogue.create(name("a"), family).unwrap();
         assert_eq!(
             catalogue.create(name("a"), family),
@@ -520,7 +544,7 @@ mod tests {
     #[test]
     fn a_destroyed_name_is_free_and_its_ordinals_are_named_once() {
         let mut catalogue = StreamCatalogue::default();
-        let family = catalogue.add_family(name("f"), Lifetime::Kept, true);
+        let family = catalogue.add_family(name("f"), 7, Lifetime::Kept, true);
         let ids: Vec<_> =
             ["a", "b"].iter().map(|it| catalogue.create(name(it), family).unwrap()).collect();
         for at in 0..6_usize {

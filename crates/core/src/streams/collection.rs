@@ -22,6 +22,8 @@ pub struct FoundFamily {
     pub entries: Vec<FoundEntry>,
     /// Its readable records, with their ordinals.
     pub records: Vec<(u64, Record)>,
+    /// Streams that are destroyed, for whose record the device had no room.
+    pub destroyed: BTreeSet<StreamNumber>,
 }
 
 /// An entry of a family.
@@ -86,14 +88,11 @@ impl FoundFamily {
 
     /// Records of streams that are neither destroyed nor expired.
     fn live(&self, now_ms: u64) -> impl Iterator<Item = (u64, &SealedRecord)> {
-        let destroyed: BTreeSet<StreamNumber> = self
-            .records
-            .iter()
-            .filter_map(|(_, record)| match record {
-                Record::Destroyed(stream) => Some(*stream),
-                Record::Sealed(_) => None,
-            })
-            .collect();
+        let recorded = self.records.iter().filter_map(|(_, record)| match record {
+            Record::Destroyed(stream) => Some(*stream),
+            Record::Sealed(_) => None,
+        });
+        let destroyed: BTreeSet<_> = recorded.chain(self.destroyed.iter().copied()).collect();
         self.records.iter().filter_map(move |(ordinal, record)| match record {
             Record::Sealed(sealed)
                 if !destroyed.contains(&sealed.stream) && !sealed.is_expired(now_ms) =>
@@ -197,6 +196,10 @@ mod tests {
         let collected = collect(&[family.clone(), other], 50);
         assert!(collected[0].streams.is_empty(), "the family is freed");
         assert_eq!(collected[1].streams.len(), 1, "the later one of two with one name");
+        family.destroyed.insert(StreamNumber(2));
+        let one = collect(std::slice::from_ref(&family), 49);
+        assert_eq!(one[0].streams.len(), 1, "c is destroyed without a record");
+        family.destroyed.clear();
         let collected = collect(&[family], 49);
         let names = collected[0].streams.iter().map(|stream| stream.record.name.as_str());
         assert!(names.eq(["b", "c"]));

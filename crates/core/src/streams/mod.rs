@@ -4,6 +4,7 @@
 //! - [`runs`] maps the blocks of a stream to the ordinals of its family.
 //! - [`read_ahead`] decides which block a reader requests next, and which it hands out.
 //! - [`record`] is what makes a sealed or destroyed stream known after a restart.
+//! - [`seal_list`] is the names of sealed streams, in case their records are overwritten.
 //! - [`lending`] is the leases of other processes, [`loan`] the messages between both.
 //! - [`collection`] decides after a restart what is kept, what is lost and what is freed.
 //!
@@ -17,6 +18,7 @@ pub mod loan;
 pub mod read_ahead;
 pub mod record;
 pub mod runs;
+pub mod seal_list;
 mod types;
 
 pub use types::{

@@ -154,6 +154,11 @@ impl Digest {
         }
     }
 
+    /// Whether this is a listing: its addresses are stand-ins.
+    pub fn is_listing(&self) -> bool {
+        self.summary().layout == crate::listing::LAYOUT
+    }
+
     /// The user's columns.
     pub fn columns(&self) -> &[(String, ColumnType)] {
         &self.columns

@@ -52,6 +52,7 @@ use self::{
     health::{Direction, Health},
     read::{ActiveRead, PendingRead},
     region::BarrierEnd,
+    region_free::SpaceWaiter,
     scrub::Scrub,
     sync::{Barrier, SyncQueue},
 };
@@ -89,7 +90,7 @@ pub struct Shard<T> {
     /// Flush requests, with the regions that each waits for.
     pending_flushes: Vec<(T, Vec<(RegionId, Generation)>)>,
     /// Requests that wait for a free region.
-    space_waiters: Vec<T>,
+    space_waiters: Vec<SpaceWaiter<T>>,
     barriers: BTreeMap<u32, Barrier<T>>,
     barriers_begun: u32,
     index: Arc<RwLock<Index>>,
@@ -278,7 +279,7 @@ impl<T> Shard<T> {
             ShardRequest::Commit { group, name, tag, entry } => {
                 self.append(token, group, name, tag, Source::InPlace(Some(entry)));
             }
-            ShardRequest::AwaitSpace => self.await_space(token),
+            ShardRequest::AwaitSpace { timeout } => self.await_space(token, timeout),
             ShardRequest::ReleaseOrdinals { group, ordinals } => {
                 let outcome = self.release_ordinals(group, ordinals);
                 self.answers.push((token, outcome));
@@ -364,6 +365,7 @@ impl<T> Shard<T> {
         self.now = now;
         self.time_out_reads();
         self.time_out_appends();
+        self.time_out_space_waiters();
         self.start_due_drains();
         self.end_quarantines();
         self.probe();
@@ -379,6 +381,7 @@ impl<T> Shard<T> {
         let others = [
             active_reads.find(|active| active.is_awaited()).map(|active| active.deadline),
             self.append_deadline(),
+            self.space_waiters.iter().filter_map(|waiter| waiter.until).min(),
             self.pending_reads.front().map(|pending| pending.deadline),
             self.quarantined.first().map(|(until, _)| *until),
             self.scheduled_drains.iter().map(|scheduled| scheduled.forced_at).min(),

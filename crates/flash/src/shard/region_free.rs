@@ -1,7 +1,7 @@
 //! Freeing of regions: after a region is given up, reads and writes in progress end, and, for a
 //! freed group that a restart would find, a header that says "free" is made durable.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use super::{
     GroupState, Purpose, Region, RegionRef, RegionState, RequestError, RequestResult, Shard,
@@ -15,6 +15,13 @@ use crate::{
 
 /// Damaged entries after which a region is quarantined.
 pub(super) const DAMAGED_MAX: u32 = 3;
+
+/// A request that waits for a free region.
+#[derive(Debug)]
+pub struct SpaceWaiter<T> {
+    token: T,
+    pub(super) until: Option<Duration>,
+}
 
 impl Region {
     /// Its header on the device names the group that gives it up. A restart ignores the headers of
@@ -130,17 +137,24 @@ impl<T> Shard<T> {
         Ok(ShardAnswer::Done)
     }
 
-    /// Answers now or when a region becomes free.
-    pub(super) fn await_space(&mut self, token: T) {
-        self.space_waiters.push(token);
+    /// Answers now, when a region becomes free, or after the timeout.
+    pub(super) fn await_space(&mut self, token: T, timeout: Option<Duration>) {
+        let until = timeout.map(|timeout| self.now.saturating_add(timeout));
+        self.space_waiters.push(SpaceWaiter { token, until });
         self.answer_space_waiters();
     }
 
     fn answer_space_waiters(&mut self) {
         if !self.free.is_empty() {
             let waiters = self.space_waiters.drain(..);
-            self.answers.extend(waiters.map(|token| (token, Ok(ShardAnswer::Done))));
+            self.answers.extend(waiters.map(|waiter| (waiter.token, Ok(ShardAnswer::Done))));
         }
+    }
+
+    pub(super) fn time_out_space_waiters(&mut self) {
+        let is_over = |waiter: &mut SpaceWaiter<T>| waiter.until.is_some_and(|at| at <= self.now);
+        let over = self.space_waiters.extract_if(.., is_over);
+        self.answers.extend(over.map(|waiter| (waiter.token, Ok(ShardAnswer::Done))));
     }
 
     /// Frees a sealed region without indexed entries.

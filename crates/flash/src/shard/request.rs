@@ -69,8 +69,11 @@ pub enum ShardRequest {
         /// The ordinals.
         ordinals: Vec<u64>,
     },
-    /// Waits until a region is free.
-    AwaitSpace,
+    /// Waits until a region is free, or until the time is over.
+    AwaitSpace {
+        /// Longest wait.
+        timeout: Option<Duration>,
+    },
     /// Removes entries of a dense group from the index. Regions without other entries are freed
     /// once their reads have ended, in any state of the group. Like eviction, it is not durable.
     ReleaseOrdinals {

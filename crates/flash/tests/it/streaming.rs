@@ -224,8 +224,11 @@ fn streams_are_not_evicted_and_waiters_for_space_are_woken() {
         assert_eq!(stored, 18, "six regions of three: the cache has made room");
         assert!(world.bytes(EntryName::Key(key(1))).is_none());
         assert!((0..stored).all(|ordinal| found(&mut world, group, ordinal).is_some()));
-        let waiting = world.begin(ShardRequest::AwaitSpace);
-        world.settle();
+        let waiting = world.begin(ShardRequest::AwaitSpace { timeout: None });
+        let timeout = Some(Duration::from_secs(7));
+        let (timed, since) = (world.begin(ShardRequest::AwaitSpace { timeout }), world.now);
+        world.wait_for(timed).unwrap();
+        assert!(world.now >= since + Duration::from_secs(7), "no region is free");
         assert!(!world.answers.contains_key(&waiting));
         release(&mut world, group, 0..2);
         world.settle();

@@ -36,7 +36,8 @@ pub struct FetchSlot {
 struct SlotData {
     chunks: Vec<Bytes>,
     is_cleared: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    /// Given back with the chunks.
+    memory: Option<OwnedSemaphorePermit>,
 }
 
 /// A reader's hold on a slot.
@@ -81,7 +82,7 @@ impl FetchSlot {
 
     /// The memory that its chunks take.
     pub fn hold(&self, permit: OwnedSemaphorePermit) {
-        self.data.lock()._permit = Some(permit);
+        self.data.lock().memory = Some(permit);
     }
 
     /// Bytes that have arrived.

@@ -40,8 +40,8 @@ impl Identifiers {
     pub fn principal(&self, principal: &Principal) -> PrincipalId {
         let identity = principal.identity().0.to_le_bytes();
         let id = self.short(b"principal", &[principal.tenant().as_bytes(), &identity]);
-        let [a, b, c, d, e, f, g, h, ..] = id.to_le_bytes();
-        PrincipalId(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        let [half @ .., _, _, _, _, _, _, _, _] = id.to_le_bytes();
+        PrincipalId(u64::from_le_bytes(half))
     }
 
     /// What a right to the object is a right to.

@@ -176,10 +176,8 @@ impl Reader {
                 bytes: whole.end.min(bytes.end) - whole.start.max(bytes.start),
                 is_resident,
             };
-            match self.shared.admission.on_read(&read) {
-                true if !is_resident => SegmentState::Admitted,
-                _ => state,
-            }
+            let is_admitted = self.shared.admission.on_read(&read);
+            if is_admitted && !is_resident { SegmentState::Admitted } else { state }
         });
         for step in steps {
             let memory = memory.take();
@@ -198,7 +196,9 @@ impl Reader {
                     self.is_fill.store(true, Ordering::Relaxed);
                     let mut slots = Vec::with_capacity(fetch.count);
                     self.queue_fetch(&fetch, length, &mut slots, upcoming);
-                    slots.iter().for_each(|slot| table.insert(Arc::clone(slot)));
+                    for slot in &slots {
+                        table.insert(Arc::clone(slot));
+                    }
                     fills.push(slots);
                 }
                 Step::Fetch(fetch) => {

@@ -87,6 +87,7 @@ impl RequestTerms {
 }
 
 /// The only value of a header. `None` if there are several.
+#[expect(clippy::option_option, reason = "absent, or not understood")]
 fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a HeaderValue>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();

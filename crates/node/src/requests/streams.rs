@@ -24,7 +24,7 @@ use forebay_streams::{
 };
 use forebay_transport::session::Replies;
 use forebay_wire::{ErrorCode, Reply, STREAM_PAGE_MAX, StreamReply, StreamRequest};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use crate::{
     requests::{
@@ -38,8 +38,6 @@ use crate::{
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for the last reads of closed readers, which hold memory.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two attempts to get that memory.
-const MEMORY_PAUSE: Duration = Duration::from_millis(2);
 /// Bytes of the record of a sealed stream: one block of the device.
 const RECORD_LENGTH: usize = 1024;
 
@@ -423,7 +421,7 @@ fn list(client: StreamClient<'_>, after: &str) -> Result<StreamReply, Refused> {
 }
 
 /// Opens a reader. The memory of readers that were closed just now comes back after their last
-/// reads.
+/// reads, and after their last blocks are sent.
 async fn open_reader(
     streams: &StreamStore,
     stored: &StreamName,
@@ -436,15 +434,7 @@ async fn open_reader(
         follow: false,
         consume,
     };
-    let began = Instant::now();
-    loop {
-        match streams.store.try_open(stored.as_str(), options) {
-            Err(StreamError::Memory { .. }) if began.elapsed() < MEMORY_TIMEOUT => {
-                sleep(MEMORY_PAUSE).await;
-            }
-            opened => return opened,
-        }
-    }
+    streams.store.open_until(stored.as_str(), options, sleep(MEMORY_TIMEOUT)).await
 }
 
 fn no_handle(state: &str, handle: u32) -> Refused {

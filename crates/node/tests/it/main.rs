@@ -16,6 +16,7 @@ mod process;
 mod select_by_address;
 mod shared_memory;
 mod storage;
+mod stream_connections;
 mod streams;
 mod tenant_isolation;
 mod test_ca;

@@ -21,11 +21,11 @@ use crate::{
 /// A region of the stores of these tests.
 const REGION: u64 = 4 << 20;
 
-fn node(budget: ByteSize) -> TestNode {
+pub fn node(budget: ByteSize) -> TestNode {
     TestNode::start_with(|config| config.streams = budget, Vec::new())
 }
 
-fn streams(node: &TestNode) -> NodeStreams {
+pub fn streams(node: &TestNode) -> NodeStreams {
     NodeStreams::new(node.config.socket.as_path(), Credentials::default(), "test")
 }
 
@@ -42,13 +42,13 @@ fn streams_of(setup: &TenantSetup, tenant: &str) -> NodeStreams {
 }
 
 /// A block whose content depends on its number.
-fn block(number: u64, length: usize) -> Vec<u8> {
+pub fn block(number: u64, length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     (0..length).map(|_| random.u8(..)).collect()
 }
 
 /// Writes blocks of these lengths and seals.
-fn write(streams: &NodeStreams, name: &str, lifetime: Lifetime, lengths: &[usize]) {
+pub fn write(streams: &NodeStreams, name: &str, lifetime: Lifetime, lengths: &[usize]) {
     let mut writer = streams.create(name, lifetime).unwrap();
     for (number, length) in (0..).zip(lengths) {
         writer.append(&block(number, *length)).unwrap();
@@ -59,7 +59,7 @@ fn write(streams: &NodeStreams, name: &str, lifetime: Lifetime, lengths: &[usize
 }
 
 /// Reads a stream to its end, and checks every byte.
-fn read(streams: &NodeStreams, name: &str, consume: bool, lengths: &[usize]) {
+pub fn read(streams: &NodeStreams, name: &str, consume: bool, lengths: &[usize]) {
     let mut numbers = 0..;
     for read in streams.open(name, consume).unwrap().blocks() {
         let (read, number) = (read.unwrap(), numbers.next().unwrap());
@@ -70,12 +70,12 @@ fn read(streams: &NodeStreams, name: &str, consume: bool, lengths: &[usize]) {
     assert_eq!(numbers.next().unwrap(), lengths.len() as u64);
 }
 
-fn names(streams: &NodeStreams) -> Vec<String> {
+pub fn names(streams: &NodeStreams) -> Vec<String> {
     streams.list().unwrap().iter().map(|info| info.name.to_string()).collect()
 }
 
 /// Waits for what a closed connection causes.
-fn eventually(mut is_done: impl FnMut() -> bool) {
+pub fn eventually(mut is_done: impl FnMut() -> bool) {
     for _ in 0..20_000 {
         if is_done() {
             return;

@@ -11,6 +11,10 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -23,8 +27,8 @@ use forebay_core::{
     },
 };
 use forebay_streams::{
-    BorrowedStore, CreateOptions, FullPolicy, OpenOptions, OpenedStore, Store, StoreConfig,
-    StreamError,
+    BorrowedStore, CreateOptions, FullPolicy, Interrupt, OpenOptions, OpenedStore, Store,
+    StoreConfig, StoreError, StreamError,
 };
 use rustix::{
     io::Errno,
@@ -56,7 +60,9 @@ fn write(store: &Store, name: &str, options: CreateOptions) {
 }
 
 fn borrow(directory: &Path) -> BorrowedStore {
-    BorrowedStore::connect(directory, MEMORY).unwrap().expect("a process owns the store")
+    BorrowedStore::connect(directory, MEMORY, Interrupt::default())
+        .unwrap()
+        .expect("a process owns the store")
 }
 
 fn readers(store: &Store, name: &str) -> u32 {
@@ -110,6 +116,17 @@ impl Process {
         self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
+    /// Stops it, and waits until no thread of it runs.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").expect("after the name").1.starts_with('T')
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        eventually("it is stopped", || std::fs::read_dir(&tasks).unwrap().all(is_stopped));
+    }
+
     fn signal(&self, signal: Signal) {
         let process = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(process, signal).unwrap();
@@ -151,7 +168,9 @@ fn process() {
         return count_threads(&path);
     }
     if part == "other user" {
-        say(&BorrowedStore::connect(&path, MEMORY).err().map_or("ok".into(), |e| e.to_string()));
+        say(&BorrowedStore::connect(&path, MEMORY, Interrupt::default())
+            .err()
+            .map_or("ok".into(), |e| e.to_string()));
         // The owner refuses also a process that does not look at the user itself.
         let hello = LoanRequest::Hello { version: LOAN_VERSION }.encode();
         return say(&format!("{:?}", Bare::connect(&path).ask(&hello)));
@@ -305,7 +324,7 @@ fn a_stopped_borrower_delays_no_other_and_gets_a_clear_error() {
     write(&store, "s", CreateOptions::default());
     let mut stopped = Process::start("hold", directory.path());
     assert_eq!(stopped.says(), "holding");
-    stopped.signal(Signal::STOP);
+    stopped.stop();
     let mut other = Process::start("read", directory.path());
     assert_eq!(other.says(), "read all");
     store.destroy("s", Duration::from_millis(10)).unwrap();
@@ -349,6 +368,62 @@ fn borrowers_of_a_killed_owner_get_an_error_and_the_next_owner_its_streams() {
     for (block, number) in blocks.zip(0..) {
         assert_eq!(block.unwrap()[..], content(number, LENGTH)[..]);
     }
+}
+
+/// Promise 5: an owner that is stopped hangs no borrower. An interrupt ends a wait at once and keeps
+/// the connection; without one, the wait ends after a few seconds with an error.
+#[test]
+fn a_stopped_owner_hangs_no_borrower() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut owner = Process::start("own", directory.path());
+    assert_eq!(owner.says(), "ready");
+    let asked = Arc::new(AtomicU32::new(0));
+    let limit = Arc::new(AtomicU32::new(u32::MAX));
+    let interrupt = Interrupt::new({
+        let (asked, limit) = (Arc::clone(&asked), Arc::clone(&limit));
+        move || asked.fetch_add(1, Relaxed) >= limit.load(Relaxed)
+    });
+    let borrowed = BorrowedStore::connect(directory.path(), MEMORY, interrupt.clone());
+    let borrowed = borrowed.unwrap().expect("a process owns the store");
+    let options = OpenOptions { depth: 2, ..OpenOptions::default() };
+    let mut reader = borrowed.open("spill", options).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap()[..], content(0, LENGTH)[..]);
+
+    owner.stop();
+    let interrupted_after = |checks: u32, error: StreamError| {
+        assert_eq!(error, StreamError::Interrupted);
+        assert!(asked.load(Relaxed) <= checks + 2, "{} checks", asked.load(Relaxed));
+    };
+    for checks in [0, 2] {
+        asked.store(0, Relaxed);
+        limit.store(checks, Relaxed);
+        interrupted_after(checks, borrowed.list().unwrap_err());
+        asked.store(0, Relaxed);
+        interrupted_after(checks, borrowed.open("spill", options).err().unwrap());
+        asked.store(0, Relaxed);
+        let other = BorrowedStore::connect(directory.path(), MEMORY, interrupt.clone());
+        assert!(matches!(other, Err(StoreError::Interrupted)));
+    }
+    limit.store(u32::MAX, Relaxed);
+    // Blocks whose places are known need no owner.
+    assert_eq!(reader.next().unwrap().unwrap()[..], content(1, LENGTH)[..]);
+    drop(reader);
+
+    // Replies that come late are skipped, and leases that were not awaited are returned.
+    owner.signal(Signal::CONT);
+    let spill = || borrowed.list().unwrap().into_iter().find(|info| info.name.as_str() == "spill");
+    eventually("the leases have ended", || spill().unwrap().readers == 0);
+    let blocks = borrowed.open("spill", options).unwrap().blocks();
+    for (block, number) in blocks.zip(0..) {
+        assert_eq!(block.unwrap()[..], content(number, LENGTH)[..]);
+    }
+
+    owner.stop();
+    let error = borrowed.list().unwrap_err();
+    assert!(matches!(error, StreamError::OwnerGone(_)), "{error}");
+    let other = BorrowedStore::connect(directory.path(), MEMORY, Interrupt::default());
+    let error = other.err().unwrap().to_string();
+    assert!(error.contains("does not answer: continue or end it"), "{error}");
 }
 
 /// The completion of a read interrupts system calls of the thread that started it.
@@ -471,5 +546,7 @@ fn bad_borrowers_are_refused_and_harm_no_others() {
     assert!(open("s", deep).contains("smaller `depth`"));
     drop(store);
     assert!(matches!(borrowed.list(), Err(StreamError::OwnerGone(_))), "the store is closed");
-    assert!(BorrowedStore::connect(directory.path(), MEMORY).unwrap().is_none());
+    assert!(
+        BorrowedStore::connect(directory.path(), MEMORY, Interrupt::default()).unwrap().is_none()
+    );
 }

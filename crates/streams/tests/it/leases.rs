@@ -10,6 +10,7 @@ use std::{
 
 use forebay_core::streams::{Lifetime, catalogue::CatalogueError};
 use forebay_streams::{CreateOptions, FullPolicy, OpenOptions, Store, StreamError};
+use futures::FutureExt as _;
 
 use crate::sim::{SimEngine, content, new_disk, open_store_with};
 
@@ -71,6 +72,47 @@ fn an_append_takes_the_space_of_leases_that_have_ended() {
         }
         engine.run(writer.seal_async()).unwrap();
         assert_eq!(store.list().len(), 1);
+    }
+}
+
+/// The end of a lease wakes a writer that waits, also of a lease that began after the wait.
+#[test]
+fn the_end_of_a_lease_wakes_a_waiting_writer() {
+    for is_later in [false, true] {
+        let engine = SimEngine::open(new_disk(1, REGIONS));
+        let clock = Arc::downgrade(&engine);
+        let now_ms = move || clock.upgrade().map_or(0, |engine| engine.now_ms());
+        let store = engine.run(Store::on_engine(Arc::clone(&engine) as _, now_ms)).unwrap();
+        let length = usize::try_from(store.block_length()).unwrap();
+        let options = CreateOptions { full: FullPolicy::Wait, ..CreateOptions::default() };
+        let mut waiting = store.create("waiting", options).unwrap();
+        let options = CreateOptions { lifetime: LEASE, full: FullPolicy::Error };
+        let mut leased = Some(store.create("leased", options).unwrap());
+        // The last region has room for the record.
+        for block in 0..u64::from(REGIONS) - 2 {
+            let length = if block == u64::from(REGIONS) - 3 { 1000 } else { length };
+            let bytes = content(block, length);
+            engine.run(leased.as_mut().unwrap().append_async(&bytes)).unwrap();
+        }
+        let mut seal = || engine.run(leased.take().unwrap().seal_async()).unwrap();
+        if !is_later {
+            seal();
+        }
+        for block in 0..2 {
+            engine.run(waiting.append_async(&content(block, length))).unwrap();
+        }
+        let bytes = content(3, length);
+        let mut append = std::pin::pin!(waiting.append_async(&bytes));
+        if is_later {
+            for _ in 0..3 {
+                assert!(append.as_mut().now_or_never().is_none(), "the store is full");
+                engine.settle();
+            }
+            seal();
+        }
+        engine.run(append).unwrap();
+        assert!(engine.now_ms() >= 5000, "the lease has ended");
+        assert!(store.list().iter().all(|info| info.name.as_str() == "waiting"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of streams. `model`, `crashes` and `leases` run on a simulated disk, where one seed
 //! decides everything: `SEED=n` replays one seed, `SEEDS=n` runs the seeds 0 to n - 1. `store` uses
-//! real files and threads, `kills` and `borrowers` real processes.
+//! real files and threads, `overwritten` real files, `kills` and `borrowers` real processes.
 
 mod arrow;
 mod borrowers;
@@ -9,5 +9,6 @@ mod kills;
 mod leases;
 mod limits;
 mod model;
+mod overwritten;
 mod sim;
 mod store;

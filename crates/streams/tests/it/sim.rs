@@ -77,6 +77,8 @@ fn pools() -> BufferPools {
     let (staging, read) = known.unwrap_or_else(new);
     MEMORY.set(Some((Arc::clone(&staging), Arc::clone(&read))));
     let in_place = staging.carve(5 << 19).expect("all of it is free");
+    // Wakers are added to a pool of their own.
+    let read = read.carve(5 << 20).expect("all of it is free");
     BufferPools { staging, in_place, read }
 }
 
@@ -168,6 +170,11 @@ impl SimEngine {
 
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         self.run_for(future, &mut u64::MAX.clone()).expect("no limit")
+    }
+
+    /// Milliseconds since the engine was opened.
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.state.lock().now.as_millis()).expect("tests are short")
     }
 
     /// The disk after a power failure.

@@ -4,6 +4,7 @@ pub mod build;
 mod columns;
 mod diff;
 pub mod hash;
+mod list;
 mod show;
 pub mod verify;
 
@@ -17,6 +18,12 @@ pub enum Command {
     /// Run the same command again to resume an interrupted build.
     #[command(after_help = build::EXAMPLES)]
     Build(build::Args),
+    /// List the objects under a URL, without reading them.
+    ///
+    /// A job that reads the listing learns the addresses of a digest. Exit code 1 if objects have no
+    /// version.
+    #[command(after_help = list::EXAMPLES)]
+    List(list::Args),
     /// Show the summary and the first items of a digest.
     #[command(after_help = show::EXAMPLES)]
     Show(show::Args),
@@ -31,6 +38,7 @@ pub enum Command {
 pub async fn run(command: Command) -> anyhow::Result<Verdict> {
     match command {
         Command::Build(args) => build::run(args).await,
+        Command::List(args) => list::run(args).await,
         Command::Show(args) => show::run(&args),
         Command::Verify(args) => verify::run(args).await,
         Command::Diff(args) => diff::run(&args),

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_core::ByteSize;
+use forebay_core::{ByteSize, agent::agent_cache::AGENT_CACHE_SIZE_MAX};
 use forebay_flash::{io::Backend, size_of};
 use forebay_node::{Config, MemoryLimit, memory_limit, memory_max};
 use rustix::{
@@ -29,7 +29,7 @@ const SOCKET_PATH_MAX: usize = 107;
 pub fn check(config: &Config, sockets: &[PathBuf], is_running: bool) -> Vec<Finding> {
     let mut findings = vec![kernel(), uring(config.io), direct_io(config)];
     findings.extend(space(config, is_running));
-    findings.extend([memory(config), files(config)]);
+    findings.extend([memory(config), agent_memory(), files(config)]);
     findings.extend(sockets.iter().map(|path| socket(path)));
     findings
 }
@@ -156,6 +156,22 @@ fn memory(config: &Config) -> Finding {
         return warning("memory", found, remedy);
     }
     ok("memory", format!("up to {needed} of {limit} ({source})"))
+}
+
+/// The memory of each job's agent, which is not part of the node's.
+fn agent_memory() -> Finding {
+    let given = std::env::var("FOREBAY_AGENT_MEMORY").ok();
+    match given.as_deref().map(str::parse::<ByteSize>) {
+        None => {
+            let each = AGENT_CACHE_SIZE_MAX;
+            ok("agent memory", format!("{each} per job; FOREBAY_AGENT_MEMORY sets another size"))
+        }
+        Some(Ok(each)) => ok("agent memory", format!("{each} per job (FOREBAY_AGENT_MEMORY)")),
+        Some(Err(problem)) => {
+            let found = format!("FOREBAY_AGENT_MEMORY is no size: {problem}");
+            failed("agent memory", found, "set a size such as 256MiB, or unset it")
+        }
+    }
 }
 
 /// The capacity that the node has, or will have.

@@ -138,7 +138,7 @@ async fn what_is_not_understood_passes_to_the_origin() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_through_the_gateway_is_seen_by_the_next_read_under_every_rule() {
     let origin = ScriptedOrigin::start().await;
-    for freshness in [Freshness::Ttl(std::time::Duration::from_secs(3600)), Freshness::Immutable] {
+    for freshness in [Freshness::Ttl(std::time::Duration::from_hours(1)), Freshness::Immutable] {
         let directory = tempfile::tempdir().unwrap();
         let client = origin_client(&origin.endpoint(), scripted_identities());
         let rules = rule_for_all(freshness);

@@ -128,13 +128,11 @@ impl Gateway {
         let mut bytes = BytesMut::new();
         let mut is_cut = false;
         while let Some(frame) = body.frame().await {
-            match frame {
-                Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                Err(_) => {
-                    is_cut = true;
-                    break;
-                }
-            }
+            let Ok(frame) = frame else {
+                is_cut = true;
+                break;
+            };
+            bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
         }
         Answer { status: head.status, headers: head.headers, body: bytes.freeze(), is_cut }
     }

@@ -45,8 +45,8 @@ async fn a_killed_gateway_is_warm_and_serves_no_wrong_byte() {
             .spawn()
             .unwrap();
         // Killed while it stores: after the lines of some objects.
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let read = lines.map_while(Result::ok).filter(|line| line.starts_with("read"));
+        let printed = BufReader::new(child.stdout.take().unwrap()).lines();
+        let read = printed.map_while(Result::ok).filter(|line| line.starts_with("read"));
         lives += read.take(usize::try_from(3 * round + 2).unwrap()).count();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -46,7 +46,7 @@ async fn contradictory_answers_are_not_used() {
         let origin = ScriptedOrigin::start().await;
         let directory = tempfile::tempdir().unwrap();
         let client = origin_client(&origin.endpoint(), scripted_identities());
-        let rules = rule_for_all(Freshness::Ttl(Duration::from_secs(3600)));
+        let rules = rule_for_all(Freshness::Ttl(Duration::from_hours(1)));
         let settings = ObjectCacheSettings { rules, ..settings(directory.path()) };
         let gateway = Gateway::open(client, &settings).await;
         let old = content(1, 6 * SEGMENT + 5);
@@ -120,7 +120,7 @@ async fn an_object_that_changed_before_the_first_byte_is_read_again() {
     let origin = ScriptedOrigin::start().await;
     let directory = tempfile::tempdir().unwrap();
     let client = origin_client(&origin.endpoint(), scripted_identities());
-    let rules = rule_for_all(Freshness::Ttl(Duration::from_secs(3600)));
+    let rules = rule_for_all(Freshness::Ttl(Duration::from_hours(1)));
     let settings = ObjectCacheSettings { rules, ..settings(directory.path()) };
     let gateway = Gateway::open(client, &settings).await;
     origin.write("a", Some(content(1, 3 * SEGMENT)), false);
@@ -140,7 +140,7 @@ async fn another_version_than_asked_for_is_not_taken_for_the_known_one() {
     origin.script.lock().quirk = Quirk::IgnoresIfMatch;
     let directory = tempfile::tempdir().unwrap();
     let client = origin_client(&origin.endpoint(), scripted_identities());
-    let rules = rule_for_all(Freshness::Ttl(Duration::from_secs(3600)));
+    let rules = rule_for_all(Freshness::Ttl(Duration::from_hours(1)));
     let settings = ObjectCacheSettings { rules, ..settings(directory.path()) };
     let gateway = Gateway::open(client, &settings).await;
     origin.write("a", Some(content(1, 3 * SEGMENT)), false);

@@ -73,7 +73,7 @@ async fn run(seed: u64) {
     let rules = Rules::new(vec![PrefixRule {
         bucket: None,
         prefix: b"ttl/".to_vec(),
-        freshness: Freshness::Ttl(Duration::from_secs(3600)),
+        freshness: Freshness::Ttl(Duration::from_hours(1)),
         authorise: Authorise::Object,
     }]);
     let mut random = fastrand::Rng::with_seed(seed);

@@ -20,7 +20,7 @@ use super::{
 async fn a_principal_without_the_right_gets_the_origins_refusal_and_evicts_nothing() {
     let origin = ScriptedOrigin::start().await;
     let freshnesses =
-        [Freshness::Always, Freshness::Ttl(Duration::from_secs(3600)), Freshness::Immutable];
+        [Freshness::Always, Freshness::Ttl(Duration::from_hours(1)), Freshness::Immutable];
     for freshness in freshnesses {
         let directory = tempfile::tempdir().unwrap();
         let client = origin_client(&origin.endpoint(), scripted_identities());
@@ -79,7 +79,7 @@ async fn an_object_with_its_own_key_is_probed_by_a_get_of_one_byte() {
     origin.script.lock().quirk = Quirk::OwnKey;
     let directory = tempfile::tempdir().unwrap();
     let client = origin_client(&origin.endpoint(), scripted_identities());
-    let rules = rule_for_all(Freshness::Ttl(Duration::from_secs(3600)));
+    let rules = rule_for_all(Freshness::Ttl(Duration::from_hours(1)));
     let settings = ObjectCacheSettings { rules, ..settings(directory.path()) };
     let gateway = Gateway::open(client, &settings).await;
     let bytes = content(1, 2 * SEGMENT);

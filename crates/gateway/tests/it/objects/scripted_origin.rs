@@ -300,8 +300,8 @@ impl Script {
         if self.denied.contains(&(key_id.to_owned(), path.to_owned())) {
             return fail(StatusCode::FORBIDDEN);
         }
-        let states = self.objects.get(path);
-        let Some(version) = states.and_then(|states| states.last()?.version.clone()) else {
+        let history = self.objects.get(path);
+        let Some(version) = history.and_then(|history| history.last()?.version.clone()) else {
             return fail(StatusCode::NOT_FOUND);
         };
         let is_get = request.method() == Method::GET;
