@@ -502,7 +502,7 @@ mod tests {
             ("https://s3.example", "http://s3.example", "allow_http"),
             ("https://s3.example", "https://s3.example/bucket", "has a path"),
             ("https://s3.example", "https://a:b@s3.example", "user name"),
-            ("https://s3.example", "ht!tp", "is not a URL"),
+            ("https://s3.example", "https://a b", "is not a URL"),
             ("127.0.0.1:9000", "9000", "not an address and a port"),
         ] {
             let error = error(&LEAST.replace(from, to), &team);

@@ -16,16 +16,18 @@ const NOTHING_KEPT: &str = "capacity = \"0B\"\n";
 
 /// Sends a signed head with changes and a body by hand, and returns the status line.
 async fn raw(client: &S3Client, socket: &mut TcpStream, request: RawRequest<'_>) -> String {
-    let RawRequest { method, headers, drop, more, body } = request;
+    let RawRequest { method, headers, drop, more, body, is_cut } = request;
     let signed = client.request(&method, "/data/k", "", headers, b"content");
     let mut head = format!("{method} /data/k HTTP/1.1\r\n");
     for (name, value) in signed.headers().iter().filter(|(name, _)| !drop.contains(&name.as_str()))
     {
         head += &format!("{name}: {}\r\n", value.to_str().unwrap());
     }
-    socket.write_all(format!("{head}{more}\r\n").as_bytes()).await.unwrap();
+    socket.write_all(format!("{head}connection: close\r\n{more}\r\n").as_bytes()).await.unwrap();
     let _ = socket.write_all(body).await;
-    let _ = socket.shutdown().await;
+    if is_cut {
+        let _ = socket.shutdown().await;
+    }
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
@@ -37,6 +39,8 @@ struct RawRequest<'a> {
     drop: &'a [&'a str],
     more: &'a str,
     body: &'a [u8],
+    /// Whether the client's side ends after the body.
+    is_cut: bool,
 }
 
 /// An upload whose body differs from what is declared is never complete at the origin.
@@ -46,14 +50,15 @@ async fn a_body_that_lies_or_stops_is_not_stored() {
     let origin = RecordingOrigin::start(200, &[]).await;
     let gateway = start(directory.path(), &origin.endpoint(), NOTHING_KEPT).await;
     let client = S3Client::new(gateway.address, "a");
-    for (more, body, code) in [
+    for (more, body, is_cut, code) in [
         // Another content than the signed hash.
-        ("content-length: 7\r\n", &b"CONTENT"[..], "XAmzContentSHA256Mismatch"),
+        ("content-length: 7\r\n", &b"CONTENT"[..], false, "XAmzContentSHA256Mismatch"),
         // Fewer bytes than declared, then the end of the connection.
-        ("content-length: 70\r\n", b"content", ""),
+        ("content-length: 70\r\n", b"content", true, ""),
     ] {
         let mut socket = TcpStream::connect(gateway.address).await.unwrap();
-        let request = RawRequest { method: Method::PUT, headers: &[], drop: &[], more, body };
+        let request =
+            RawRequest { method: Method::PUT, headers: &[], drop: &[], more, body, is_cut };
         let answer = raw(&client, &mut socket, request).await;
         assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains(code), "{answer}");
@@ -83,6 +88,7 @@ async fn bad_chunk_signatures_are_refused_and_not_stored() {
         drop: &["x-amz-content-sha256"],
         more: &more,
         body: body.as_bytes(),
+        is_cut: false,
     };
     let answer = raw(&client, &mut socket, request).await;
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("SignatureDoesNotMatch"));
@@ -100,6 +106,7 @@ async fn contradictions_are_refused_and_do_not_stop_the_gateway() {
         drop: &[],
         more,
         body: b"",
+        is_cut: false,
     };
     for (more, status) in [
         ("x-amz-date: 20200101T000000Z\r\n", "400"),
