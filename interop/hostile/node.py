@@ -53,6 +53,11 @@ class Node:
         assert sizes, "the node was killed"
         return int(sizes[0]) * 1024
 
+    def processor_time(self) -> float:
+        """Seconds that the process has computed."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+
     def is_alive(self) -> bool:
         """Whether the process runs and serves its owner."""
         if self.process.poll() is not None:
@@ -71,6 +76,7 @@ def running(
     *settings: str,
     connections: int = CONNECTIONS,
     before: tuple[str, ...] = (),
+    of_each_tenant: tuple[str, ...] = (),
 ) -> Iterator[Node]:
     """Run a node with two tenants until the block ends; it must then exit with code 0."""
     (port,) = free_ports(1)
@@ -87,7 +93,7 @@ def running(
         path.touch(mode=0o600)
         path.write_text(token)
         lines += ["[[tenants]]", f'name = "{name}"', f'tokens = ["{path}"]']
-        lines += ['namespaces = ["public"]']
+        lines += ['namespaces = ["public"]', *of_each_tenant]
     config = directory / "node.toml"
     config.write_text("\n".join(lines) + "\n")
     command = [*before, binary(), "serve", "--config", str(config)]

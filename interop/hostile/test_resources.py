@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import struct
 import time
@@ -61,7 +62,7 @@ def test_half_closed_connections_count_until_both_directions_have_ended(node: No
                     assert owner.get(owner.open(table), 0, 1000) == BLOB[:1000]
                     assert blue.get(blue.open(table), 0, 1000) == BLOB[:1000]
         assert count >= 2, "the attack did not begin"
-        assert node.owner().stats()["connections"] <= CONNECTIONS
+        assert node.owner().stats()["connections_open"] <= CONNECTIONS
 
 
 def test_a_tenant_has_at_most_half_of_the_connections(node: Node) -> None:
@@ -173,3 +174,14 @@ def test_an_upload_of_more_rows_than_memory_is_refused_before_it_is_stored(node:
             attacker.request(4, table.namespace + bytes(32) + shape + table.rows[0])
         assert node.resident() - before <= 8 * MIB
     assert node.is_alive()
+
+
+def test_a_node_with_an_open_connection_is_not_idle(node: Node) -> None:
+    config = node.directory / "node.toml"
+    with node.tenant("red") as connection:
+        config.write_text('idle_exit = "0s"\n' + config.read_text())
+        node.process.send_signal(signal.SIGHUP)
+        # The node looks once a second.
+        time.sleep(2.5)
+        assert connection.stats()["connections_open"] == 1
+    assert node.process.wait(timeout=30) == 0

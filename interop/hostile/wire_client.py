@@ -22,11 +22,14 @@ REFUSAL = 0xFF
 
 HELLO, OPEN, PROVE, UPLOAD, PRESENCE, GET, CLAIM, RENEW, RELEASE, PUT, STATS = range(1, 12)
 REPORT, LEAVE, EXPLAIN, EVICT = 13, 14, 15, 16
+FREE_SPACE, STREAM = 21, 26
 
-MALFORMED, UNKNOWN, WRONG_BYTES, NOT_CLAIMED, TOO_MUCH, IDENTITY = 0, 2, 3, 4, 6, 10
+MALFORMED, UNKNOWN, WRONG_BYTES, NOT_CLAIMED, NO_SPACE, TOO_MUCH, IDENTITY = 0, 2, 3, 4, 5, 6, 10
 HIT, MISS = 0, 1
 GRANTED, HELD, PRESENT, TOO_MANY, UNCACHED = range(5)
 MORE, STORED = 0, 1
+#: Lifetimes of streams.
+UNTIL_STOP, LEASE, KEPT = range(3)
 
 #: Rows of a page of *upload*.
 PAGE = 65_536
@@ -153,7 +156,7 @@ class Connection:
 
     def hello(self, job: str = "job", token: str = "") -> Connection:
         """Greet as this job."""
-        self.request(HELLO, struct.pack("<HH", 1, 1) + text(job) + text(token))
+        self.request(HELLO, struct.pack("<HH", 1, 3) + text(job) + text(token))
         return self
 
     def open(self, table: Table) -> int:
@@ -228,6 +231,43 @@ class Connection:
     def evict(self, handle: int) -> int:
         """Evict a dataset and return the bytes that were freed."""
         return int.from_bytes(self.request(EVICT, struct.pack("<I", handle)), "little")
+
+    def stream(self, operation: int, fields: bytes) -> bytes:
+        """A request about streams. Returns the fields of the answer."""
+        return self.request(STREAM, bytes([operation]) + fields)[1:]
+
+    def create(self, name: str, lifetime: int = UNTIL_STOP, lease_ms: int = 0) -> int:
+        """Create a stream and return its handle."""
+        answer = self.stream(0, text(name) + struct.pack("<BQ", lifetime, lease_ms))
+        return int.from_bytes(answer[:4], "little")
+
+    def append(self, handle: int, block: int, content: bytes) -> None:
+        """Append a block to a stream."""
+        self.stream(1, struct.pack("<IQ", handle, block) + content)
+
+    def seal(self, handle: int, blocks: int, size: int) -> None:
+        """Seal a stream."""
+        self.stream(2, struct.pack("<IQQ", handle, blocks, size))
+
+    def open_stream(self, name: str) -> int:
+        """Open a stream for reading and return its handle."""
+        return int.from_bytes(self.stream(3, text(name) + bytes(1))[:4], "little")
+
+    def next_block(self, handle: int, block: int) -> bytes:
+        """The next block of a stream."""
+        return self.stream(4, struct.pack("<IQ", handle, block))
+
+    def close_stream(self, handle: int) -> None:
+        """Close a stream."""
+        self.stream(5, struct.pack("<I", handle))
+
+    def destroy(self, name: str) -> None:
+        """Destroy a stream."""
+        self.stream(6, text(name))
+
+    def charged(self) -> int:
+        """Bytes charged to this client's budget for streams."""
+        return int(struct.unpack_from("<QQQQI", self.stream(8, b""))[2])
 
     def stats(self) -> dict[str, int]:
         """The node's counters."""

@@ -103,6 +103,7 @@ impl Server {
                 _ = tick.tick() => {
                     if !acceptor.is_empty() {
                         busy_at = Instant::now();
+                        continue;
                     }
                     let idle_exit = config.now().idle_exit;
                     if idle_exit.is_some_and(|idle| busy_at.elapsed() > idle) {

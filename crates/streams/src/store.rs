@@ -403,6 +403,28 @@ impl Store {
         self.shared.catalogue.lock().list()
     }
 
+    /// At most `max` streams whose names begin with `prefix` and are greater than `after`, by name.
+    pub fn page(&self, prefix: &str, after: &str, max: usize) -> Vec<StreamInfo> {
+        self.shared.end_leases();
+        self.shared.catalogue.lock().page(prefix, after, max)
+    }
+
+    /// Removes the streams whose leases have ended. Readers that have one open may finish.
+    pub fn end_leases(&self) {
+        self.shared.end_leases();
+    }
+
+    /// The end of a stream's lease, in milliseconds since 1970; `None` without a lease.
+    pub fn lease_end(&self, name: &StreamName) -> Option<u64> {
+        let catalogue = self.shared.catalogue.lock();
+        catalogue.find(name).and_then(|id| catalogue.lease_end(id))
+    }
+
+    /// Milliseconds since 1970, by the store's clock.
+    pub fn now_ms(&self) -> u64 {
+        (self.shared.clock)()
+    }
+
     /// Longest block. Streams of blocks of this length fill regions.
     pub fn block_length(&self) -> u64 {
         self.shared.block_length

@@ -149,7 +149,7 @@ pub async fn run(args: Args) -> anyhow::Result<Verdict> {
     let credentials = Credentials::from_environment()?;
     let all = requested_blobs(&digest, args.chunks.unwrap_or(chunks))?;
     let nodes = Nodes::connect(&args.node, &digest)?;
-    let before = nodes.state().context("cannot query the node")?;
+    let before = nodes.state().context("no node answers; `forebay doctor` checks them")?;
     let missing: Vec<(BlobOrdinal, u64)> =
         all.iter().copied().filter(|(blob, _)| !before.has(*blob)).collect();
     let sum = |blobs: &[(BlobOrdinal, u64)]| blobs.iter().map(|(_, length)| length).sum::<u64>();

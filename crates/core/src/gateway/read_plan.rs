@@ -28,7 +28,7 @@ pub enum SegmentState {
 
 /// One part of a plan. The bytes of all parts, in order, are those of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum PlanStep {
     /// From memory or flash.
     Send(SegmentPart),
     /// From a fetch in progress.
@@ -85,7 +85,7 @@ pub fn plan(
     object_length: u64,
     fetch_segments_max: usize,
     mut state: impl FnMut(SegmentIndex) -> SegmentState,
-) -> Vec<Step> {
+) -> Vec<PlanStep> {
     assert!(wanted.end <= object_length, "the range was resolved against the object");
     let mut steps = Vec::new();
     if wanted.is_empty() {
@@ -96,11 +96,11 @@ pub fn plan(
         let sent = whole.start.max(wanted.start)..whole.end.min(wanted.end);
         let is_admitted = match state(segment) {
             SegmentState::Resident => {
-                steps.push(Step::Send(SegmentPart { segment, bytes: sent }));
+                steps.push(PlanStep::Send(SegmentPart { segment, bytes: sent }));
                 continue;
             }
             SegmentState::Fetching => {
-                steps.push(Step::Join(SegmentPart { segment, bytes: sent }));
+                steps.push(PlanStep::Join(SegmentPart { segment, bytes: sent }));
                 continue;
             }
             SegmentState::Admitted => true,
@@ -108,14 +108,14 @@ pub fn plan(
         };
         let fetched = if is_admitted { whole } else { sent.clone() };
         match steps.last_mut() {
-            Some(Step::Fetch(fetch))
+            Some(PlanStep::Fetch(fetch))
                 if fetch.is_admitted == is_admitted && fetch.count < fetch_segments_max =>
             {
                 fetch.sent.end = sent.end;
                 fetch.fetched.end = fetched.end;
                 fetch.count += 1;
             }
-            _ => steps.push(Step::Fetch(FetchStep {
+            _ => steps.push(PlanStep::Fetch(FetchStep {
                 sent,
                 fetched,
                 first: segment,
@@ -127,7 +127,7 @@ pub fn plan(
     steps
 }
 
-impl Step {
+impl PlanStep {
     /// The bytes that the step sends.
     pub fn sent(&self) -> &Range<u64> {
         match self {
@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn neighbours_to_fetch_are_one_request() {
         let steps = plan(&(100..4 * S), 4 * S, 32, states("aapr"));
-        let [Step::Fetch(kept), Step::Fetch(passed), Step::Send(last)] = &steps[..] else {
+        let [PlanStep::Fetch(kept), PlanStep::Fetch(passed), PlanStep::Send(last)] = &steps[..]
+        else {
             panic!("{steps:?}")
         };
         assert_eq!((kept.fetched.clone(), kept.sent.clone()), (0..2 * S, 100..2 * S));
@@ -182,7 +183,7 @@ mod tests {
     fn a_range_that_is_not_admitted_costs_the_bytes_asked_for() {
         let wanted = 100..S + 7;
         let steps = plan(&wanted, 4 * S, 32, states("pppp"));
-        let [Step::Fetch(fetch)] = &steps[..] else { panic!("{steps:?}") };
+        let [PlanStep::Fetch(fetch)] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(fetch.fetched, wanted);
     }
 
@@ -215,9 +216,13 @@ mod tests {
                 prop_assert!(step.sent().end > at);
                 at = step.sent().end;
                 match step {
-                    Step::Send(part) => prop_assert_eq!(state(part.segment), SegmentState::Resident),
-                    Step::Join(part) => prop_assert_eq!(state(part.segment), SegmentState::Fetching),
-                    Step::Fetch(fetch) => {
+                    PlanStep::Send(part) => {
+                        prop_assert_eq!(state(part.segment), SegmentState::Resident);
+                    }
+                    PlanStep::Join(part) => {
+                        prop_assert_eq!(state(part.segment), SegmentState::Fetching);
+                    }
+                    PlanStep::Fetch(fetch) => {
                         prop_assert!(fetch.count <= fetch_segments_max);
                         let mut covered = fetch.fetched.start;
                         for part in fetch.parts(object_length) {

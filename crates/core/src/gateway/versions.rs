@@ -1,4 +1,4 @@
-//! Versions: what the gateway knows of objects, and whether it may be used without asking.
+//! Versions: the tags and heads of objects, and whether they may be used without asking.
 //!
 //! An object is *known* while its rule calls the last answer of the origin fresh, *doubtful* after
 //! that, and *gone* from the moment a write, a delete or a contradiction of the origin was seen.

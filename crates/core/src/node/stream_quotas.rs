@@ -12,9 +12,13 @@
 //!
 //! An unsealed stream ends with its connection.
 //!
+//! A charge has a number of its own, because a name outlives a stream: what ends a stream that was
+//! destroyed does not end the charge of the next stream with its name. A stream whose lease ends
+//! while it is read is charged until its last reader is closed: its regions are free only then.
+//!
 //! Not here: the device, its memory and the catalogue of streams, which are `crates/streams`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     ByteSize,
@@ -35,6 +39,23 @@ const SEPARATOR: char = '/';
 
 /// What a stream is charged to: a tenant, or `None` for the owner of the node.
 pub type Account = Option<TenantId>;
+
+/// A charge: what one stream takes of a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChargeId(u64);
+
+/// A lease of a stream.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamLease {
+    /// Milliseconds since 1970 at its end.
+    pub ends_ms: u64,
+    /// Whose stream it is.
+    pub account: Account,
+    /// The stream.
+    pub name: StreamName,
+    /// Its charge.
+    pub charge: ChargeId,
+}
 
 /// The budget of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +126,9 @@ pub struct StreamQuotas {
     region: RegionShape,
     writers_max: usize,
     accounts: BTreeMap<Account, AccountState>,
+    /// Leases that have not been seen to end, the earliest first.
+    leases: BTreeSet<StreamLease>,
+    charges_begun: u64,
 }
 
 #[derive(Debug)]
@@ -112,17 +136,25 @@ struct AccountState {
     scope: String,
     budget: ByteSize,
     streams: BTreeMap<StreamName, Charge>,
-    readers: BTreeMap<Holder, u32>,
+    /// Regions of streams whose leases have ended, and which are still read.
+    ended: BTreeMap<ChargeId, u64>,
+    /// Readers of each connection and stream.
+    readers: BTreeMap<(Holder, ChargeId), u32>,
+    /// The sum of the regions of `streams` and `ended`.
+    regions: u64,
 }
 
 /// What a stream is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Charge {
+    id: ChargeId,
     regions: u64,
     /// Bytes that are left in its last region.
     room: u64,
     /// The connection that writes it; `None` when it is sealed.
     writer: Option<Holder>,
+    /// The end of its lease.
+    lease_ends_ms: Option<u64>,
 }
 
 impl Charge {
@@ -142,31 +174,67 @@ impl Charge {
 }
 
 impl AccountState {
+    fn new(scope: String, budget: ByteSize) -> Self {
+        let (streams, ended, readers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { scope, budget, streams, ended, readers, regions: 0 }
+    }
+
     fn prefix(&self) -> String {
         format!("{}{SEPARATOR}", self.scope)
     }
 
     fn used(&self, region: RegionShape) -> ByteSize {
-        let regions: u64 = self.streams.values().map(|charge| charge.regions()).sum();
-        ByteSize(regions.saturating_mul(region.size.0))
+        ByteSize(self.regions.saturating_mul(region.size.0))
+    }
+
+    /// The charge of a stream; `None` if it is another one by now.
+    fn find(&self, name: &StreamName, id: ChargeId) -> Option<Charge> {
+        self.streams.get(name).copied().filter(|charge| charge.id == id)
     }
 
     /// Charges a stream, if the budget allows it.
     fn charge(
         &mut self,
-        name: StreamName,
+        name: &StreamName,
         charge: Charge,
         region: RegionShape,
     ) -> Result<(), QuotaError> {
-        let before = self.streams.get(&name).map_or(0, |before| before.regions());
+        let before = self.streams.get(name).map_or(0, |before| before.regions());
         let more = ByteSize(charge.regions().saturating_sub(before).saturating_mul(region.size.0));
         let used = self.used(region);
         if more.0 > 0 && used.0.saturating_add(more.0) > self.budget.0 {
             let (stream, budget) = (name.to_string(), self.budget);
             return Err(QuotaError::Full { stream, needed: more, used, budget });
         }
-        self.streams.insert(name, charge);
+        self.set(name, charge);
         Ok(())
+    }
+
+    fn set(&mut self, name: &StreamName, charge: Charge) {
+        self.regions += charge.regions();
+        if let Some(before) = self.streams.insert(name.clone(), charge) {
+            self.regions -= before.regions();
+        }
+    }
+
+    fn remove(&mut self, name: &StreamName, id: ChargeId) -> Option<Charge> {
+        let charge = self.find(name, id)?;
+        self.streams.remove(name);
+        self.regions -= charge.regions();
+        Some(charge)
+    }
+
+    fn has_reader(&self, id: ChargeId) -> bool {
+        self.readers.keys().any(|(_, of)| *of == id)
+    }
+
+    /// Frees the regions of a stream whose lease has ended, unless it is still read.
+    fn settle(&mut self, id: ChargeId) {
+        if !self.has_reader(id)
+            && let Some(regions) = self.ended.remove(&id)
+        {
+            self.regions -= regions;
+        }
     }
 }
 
@@ -176,12 +244,11 @@ impl StreamQuotas {
         let with_budget = budgets.into_iter().filter(|budget| budget.bytes.0 > 0);
         let accounts: BTreeMap<_, _> = with_budget
             .map(|StreamBudget { account, scope, bytes }| {
-                let (streams, readers) = (BTreeMap::new(), BTreeMap::new());
-                (account, AccountState { scope, budget: bytes, streams, readers })
+                (account, AccountState::new(scope, bytes))
             })
             .collect();
         let writers_max = (WRITERS_MAX / accounts.len().max(1)).max(1);
-        Self { region, writers_max, accounts }
+        Self { region, writers_max, accounts, leases: BTreeSet::new(), charges_begun: 0 }
     }
 
     /// The name under which the device has a stream of an account. No other account has the same.
@@ -210,12 +277,19 @@ impl StreamQuotas {
     }
 
     /// A sealed stream was found after a restart. It counts even if it exceeds the budget, which
-    /// may be lower than before.
-    pub fn adopt(&mut self, account: Account, name: StreamName, regions: u64) {
-        let charge = Charge { regions: regions.max(1), room: 0, writer: None };
-        if let Some(state) = self.accounts.get_mut(&account) {
-            state.streams.insert(name, charge);
-        }
+    /// may be lower than before. `lease_ends_ms` is the end of its lease, if it has one.
+    pub fn adopt(
+        &mut self,
+        account: Account,
+        name: &StreamName,
+        regions: u64,
+        lease_ends_ms: Option<u64>,
+    ) {
+        let id = self.next_charge();
+        let Some(state) = self.accounts.get_mut(&account) else { return };
+        let regions = regions.max(1);
+        state.set(name, Charge { id, regions, room: 0, writer: None, lease_ends_ms });
+        self.leases.extend(lease(account, name, id, lease_ends_ms));
     }
 
     /// A connection creates a stream.
@@ -224,8 +298,8 @@ impl StreamQuotas {
         account: Account,
         holder: Holder,
         name: &StreamName,
-    ) -> Result<(), QuotaError> {
-        let (region, writers_max) = (self.region, self.writers_max);
+    ) -> Result<ChargeId, QuotaError> {
+        let (region, writers_max, id) = (self.region, self.writers_max, self.next_charge());
         let state = self.account_mut(account)?;
         if state.streams.contains_key(name) {
             return Err(QuotaError::Taken(name.to_string()));
@@ -237,8 +311,21 @@ impl StreamQuotas {
         if writers >= writers_max {
             return Err(QuotaError::TooManyWriters(writers_max));
         }
-        let charge = Charge { regions: 1, room: region.room.0, writer: Some(holder) };
-        state.charge(name.clone(), charge, region)
+        let (room, writer) = (region.room.0, Some(holder));
+        let charge = Charge { id, regions: 1, room, writer, lease_ends_ms: None };
+        state.charge(name, charge, region)?;
+        Ok(id)
+    }
+
+    /// The charge of a stream, by its name.
+    pub fn find(&self, account: Account, name: &StreamName) -> Option<ChargeId> {
+        self.accounts.get(&account)?.streams.get(name).map(|charge| charge.id)
+    }
+
+    /// Whether a stream is still charged.
+    pub fn is_charged(&self, account: Account, name: &StreamName, id: ChargeId) -> bool {
+        let state = self.accounts.get(&account);
+        state.is_some_and(|state| state.find(name, id).is_some() || state.ended.contains_key(&id))
     }
 
     /// A block that takes `entry` bytes of the device is to be appended. If this fails, nothing is
@@ -247,69 +334,114 @@ impl StreamQuotas {
         &mut self,
         account: Account,
         name: &StreamName,
+        id: ChargeId,
         entry: ByteSize,
     ) -> Result<(), QuotaError> {
         let region = self.region;
         let state = self.account_mut(account)?;
         let not_found = || QuotaError::NotFound(name.to_string());
-        let charge = *state.streams.get(name).ok_or_else(not_found)?;
-        state.charge(name.clone(), charge.with_entry(entry, region), region)
+        let charge = state.find(name, id).ok_or_else(not_found)?;
+        state.charge(name, charge.with_entry(entry, region), region)
     }
 
     /// A stream is sealed, with a record of `record` bytes. The region that it was charged for its
-    /// next block pays for that.
-    pub fn on_sealed(&mut self, account: Account, name: &StreamName, record: ByteSize) {
+    /// next block pays for that. `lease_ends_ms` is the end of its lease, if it has one.
+    pub fn on_sealed(
+        &mut self,
+        account: Account,
+        name: &StreamName,
+        id: ChargeId,
+        record: ByteSize,
+        lease_ends_ms: Option<u64>,
+    ) {
         let region = self.region;
-        let stream = self.accounts.get_mut(&account).and_then(|state| state.streams.get_mut(name));
-        if let Some(charge) = stream {
-            *charge = Charge { writer: None, ..charge.with_entry(record, region) };
-        }
+        let Some(state) = self.accounts.get_mut(&account) else { return };
+        let Some(charge) = state.find(name, id) else { return };
+        let charge = charge.with_entry(record, region);
+        state.set(name, Charge { writer: None, lease_ends_ms, ..charge });
+        self.leases.extend(lease(account, name, id, lease_ends_ms));
     }
 
     /// The space of a stream is free.
-    pub fn on_removed(&mut self, account: Account, name: &StreamName) {
-        if let Some(state) = self.accounts.get_mut(&account) {
-            state.streams.remove(name);
+    pub fn on_removed(&mut self, account: Account, name: &StreamName, id: ChargeId) {
+        let Some(state) = self.accounts.get_mut(&account) else { return };
+        let Some(charge) = state.remove(name, id) else { return };
+        if let Some(lease) = lease(account, name, id, charge.lease_ends_ms) {
+            self.leases.remove(&lease);
         }
     }
 
-    /// Forgets sealed streams that the device does not have any more, by the names there: their
-    /// leases have ended.
-    pub fn retain_sealed(&mut self, mut is_stored: impl FnMut(&str) -> bool) {
-        for state in self.accounts.values_mut() {
-            let prefix = state.prefix();
-            state.streams.retain(|name, charge| {
-                charge.writer.is_some() || is_stored(&format!("{prefix}{name}"))
-            });
+    /// Takes the leases that have ended by now. Most of the time there are none, whatever the
+    /// number of streams.
+    pub fn take_ended_leases(&mut self, now_ms: u64) -> Vec<StreamLease> {
+        let mut ended = Vec::new();
+        while self.leases.first().is_some_and(|lease| lease.ends_ms <= now_ms) {
+            ended.extend(self.leases.pop_first());
+        }
+        ended.retain(|lease| self.is_charged(lease.account, &lease.name, lease.charge));
+        ended
+    }
+
+    /// The device does not have a stream any more, because its lease has ended. What is read of it
+    /// is charged until then.
+    pub fn on_lease_ended(&mut self, lease: &StreamLease) {
+        let Some(state) = self.accounts.get_mut(&lease.account) else { return };
+        let Some(charge) = state.remove(&lease.name, lease.charge) else { return };
+        state.regions += charge.regions();
+        state.ended.insert(lease.charge, charge.regions());
+        state.settle(lease.charge);
+    }
+
+    /// The device still has a stream whose lease has ended, such as one that is half consumed. It
+    /// is looked for again later.
+    pub fn extend_lease(&mut self, lease: StreamLease, ends_ms: u64) {
+        let state = self.accounts.get_mut(&lease.account);
+        let stream = state.and_then(|state| state.streams.get_mut(&lease.name));
+        if let Some(charge) = stream.filter(|charge| charge.id == lease.charge) {
+            charge.lease_ends_ms = Some(ends_ms);
+            self.leases.insert(StreamLease { ends_ms, ..lease });
         }
     }
 
-    /// A connection opens a reader.
-    pub fn open_reader(&mut self, account: Account, holder: Holder) -> Result<(), QuotaError> {
+    /// A connection opens a reader of a stream.
+    pub fn open_reader(
+        &mut self,
+        account: Account,
+        holder: Holder,
+        name: &StreamName,
+    ) -> Result<ChargeId, QuotaError> {
         let state = self.account_mut(account)?;
         if state.readers.values().sum::<u32>() >= READERS_MAX {
             return Err(QuotaError::TooManyReaders);
         }
-        *state.readers.entry(holder).or_default() += 1;
-        Ok(())
+        let not_found = || QuotaError::NotFound(name.to_string());
+        let id = state.streams.get(name).ok_or_else(not_found)?.id;
+        *state.readers.entry((holder, id)).or_default() += 1;
+        Ok(id)
     }
 
     /// A connection has closed a reader.
-    pub fn close_reader(&mut self, account: Account, holder: Holder) {
+    pub fn close_reader(&mut self, account: Account, holder: Holder, id: ChargeId) {
         let Some(state) = self.accounts.get_mut(&account) else { return };
-        if let Some(readers) = state.readers.get_mut(&holder) {
+        if let Some(readers) = state.readers.get_mut(&(holder, id)) {
             *readers = readers.saturating_sub(1);
         }
         state.readers.retain(|_, readers| *readers > 0);
+        state.settle(id);
     }
 
     /// A connection has ended. Returns the unsealed streams, which end with it. Its readers are
     /// closed.
     pub fn on_disconnect(&mut self, account: Account, holder: Holder) -> Vec<StreamName> {
         let Some(state) = self.accounts.get_mut(&account) else { return Vec::new() };
-        state.readers.remove(&holder);
+        state.readers.retain(|(of, _), _| *of != holder);
+        for id in state.ended.keys().copied().collect::<Vec<_>>() {
+            state.settle(id);
+        }
         let unsealed = |_: &StreamName, charge: &mut Charge| charge.writer == Some(holder);
-        state.streams.extract_if(.., unsealed).map(|(name, _)| name).collect()
+        let ended: Vec<_> = state.streams.extract_if(.., unsealed).collect();
+        state.regions -= ended.iter().map(|(_, charge)| charge.regions()).sum::<u64>();
+        ended.into_iter().map(|(name, _)| name).collect()
     }
 
     /// What an account has.
@@ -328,6 +460,11 @@ impl StreamQuotas {
         })
     }
 
+    fn next_charge(&mut self) -> ChargeId {
+        self.charges_begun += 1;
+        ChargeId(self.charges_begun)
+    }
+
     fn facts_of(&self, state: &AccountState) -> AccountFacts {
         AccountFacts {
             streams: state.streams.len() as u64,
@@ -344,6 +481,15 @@ impl StreamQuotas {
     fn account_mut(&mut self, account: Account) -> Result<&mut AccountState, QuotaError> {
         self.accounts.get_mut(&account).ok_or(QuotaError::NoBudget)
     }
+}
+
+fn lease(
+    account: Account,
+    name: &StreamName,
+    charge: ChargeId,
+    ends_ms: Option<u64>,
+) -> Option<StreamLease> {
+    ends_ms.map(|ends_ms| StreamLease { ends_ms, account, name: name.clone(), charge })
 }
 
 #[cfg(test)]
@@ -385,12 +531,13 @@ mod tests {
         assert_eq!(quotas.owner_of(&stored(OURS, "a/b")), Some((OURS, name("a/b"))));
         assert_eq!(quotas.owner_of(&name("gone/x")), None, "a tenant that was removed");
         assert_eq!(quotas.owner_of(&name("x")), None, "not a stream of a node");
-        quotas.on_removed(THEIRS, &name("x"));
-        let not_there = quotas.append(THEIRS, &name("x"), BLOCK).unwrap_err();
-        let never_was = quotas.append(THEIRS, &name("y"), BLOCK).unwrap_err();
+        let [ours, theirs] = [OURS, THEIRS].map(|of| quotas.find(of, &name("x")).unwrap());
+        quotas.on_removed(THEIRS, &name("x"), theirs);
+        let not_there = quotas.append(THEIRS, &name("x"), theirs, BLOCK).unwrap_err();
+        let never_was = quotas.append(THEIRS, &name("y"), ours, BLOCK).unwrap_err();
         assert_eq!(not_there, QuotaError::NotFound("x".into()));
         assert_eq!(never_was, QuotaError::NotFound("y".into()));
-        quotas.append(OURS, &name("x"), BLOCK).unwrap();
+        quotas.append(OURS, &name("x"), ours, BLOCK).unwrap();
     }
 
     #[test]
@@ -400,7 +547,7 @@ mod tests {
             quotas.create(THEIRS, Holder(1), &name("x")).unwrap_err(),
             quotas.create(None, Holder(1), &name("x")).unwrap_err(),
             quotas.stored_name(THEIRS, "x").unwrap_err(),
-            quotas.open_reader(THEIRS, Holder(1)).unwrap_err(),
+            quotas.open_reader(THEIRS, Holder(1), &name("x")).unwrap_err(),
             quotas.facts(None).unwrap_err(),
         ] {
             assert_eq!(refused, QuotaError::NoBudget);
@@ -412,22 +559,22 @@ mod tests {
     #[test]
     fn a_full_budget_says_which_stream_how_much_and_what_to_do() {
         let mut quotas = quotas(24, 64);
-        quotas.create(OURS, Holder(1), &name("x")).unwrap();
+        let x = quotas.create(OURS, Holder(1), &name("x")).unwrap();
         // One region is charged for the next block, so five blocks fit into six regions.
         for _ in 0..5 {
-            quotas.append(OURS, &name("x"), BLOCK).unwrap();
+            quotas.append(OURS, &name("x"), x, BLOCK).unwrap();
         }
-        let full = quotas.append(OURS, &name("x"), BLOCK).unwrap_err();
+        let full = quotas.append(OURS, &name("x"), x, BLOCK).unwrap_err();
         assert_eq!(
             full.to_string(),
             "stream \"x\" needs 4 MiB more, but 24 MiB of the budget of 24 MiB are taken: destroy \
              streams, or raise `streams` in the node's configuration"
         );
         assert!(quotas.create(OURS, Holder(1), &name("y")).is_err());
-        quotas.append(OURS, &name("x"), ByteSize(4096)).expect_err("the last region is full");
-        quotas.on_sealed(OURS, &name("x"), ByteSize(4096));
+        quotas.append(OURS, &name("x"), x, ByteSize(4096)).expect_err("the last region is full");
+        quotas.on_sealed(OURS, &name("x"), x, ByteSize(4096), None);
         assert_eq!(quotas.facts(OURS).unwrap().used, ByteSize::mib(24), "with its record");
-        quotas.on_removed(OURS, &name("x"));
+        quotas.on_removed(OURS, &name("x"), x);
         quotas.create(OURS, Holder(1), &name("y")).unwrap();
     }
 
@@ -437,8 +584,9 @@ mod tests {
         for (holder, stream) in [(1, "sealed"), (1, "unsealed"), (2, "other")] {
             quotas.create(OURS, Holder(holder), &name(stream)).unwrap();
         }
-        quotas.on_sealed(OURS, &name("sealed"), ByteSize(0));
-        quotas.open_reader(OURS, Holder(1)).unwrap();
+        let sealed = quotas.find(OURS, &name("sealed")).unwrap();
+        quotas.on_sealed(OURS, &name("sealed"), sealed, ByteSize(0), None);
+        quotas.open_reader(OURS, Holder(1), &name("sealed")).unwrap();
         assert_eq!(quotas.on_disconnect(THEIRS, Holder(1)), []);
         assert_eq!(quotas.on_disconnect(OURS, Holder(1)), [name("unsealed")]);
         let AccountFacts { streams, readers, used, .. } = quotas.facts(OURS).unwrap();
@@ -449,13 +597,17 @@ mod tests {
     #[test]
     fn no_account_takes_the_readers_or_writers_of_another() {
         let mut quotas = quotas(4096, 64);
-        for _ in 0..READERS_MAX {
-            quotas.open_reader(OURS, Holder(1)).unwrap();
+        let read = name("read");
+        for account in [OURS, THEIRS] {
+            quotas.adopt(account, &read, 1, None);
         }
-        assert_eq!(quotas.open_reader(OURS, Holder(2)), Err(QuotaError::TooManyReaders));
-        quotas.open_reader(THEIRS, Holder(3)).unwrap();
-        quotas.close_reader(OURS, Holder(1));
-        quotas.open_reader(OURS, Holder(2)).unwrap();
+        for _ in 0..READERS_MAX {
+            quotas.open_reader(OURS, Holder(1), &read).unwrap();
+        }
+        assert_eq!(quotas.open_reader(OURS, Holder(2), &read), Err(QuotaError::TooManyReaders));
+        quotas.open_reader(THEIRS, Holder(3), &read).unwrap();
+        quotas.close_reader(OURS, Holder(1), quotas.find(OURS, &read).unwrap());
+        quotas.open_reader(OURS, Holder(2), &read).unwrap();
         for number in 0..WRITERS_MAX / 2 {
             quotas.create(OURS, Holder(1), &name(&number.to_string())).unwrap();
         }
@@ -467,14 +619,68 @@ mod tests {
     #[test]
     fn what_a_restart_finds_counts_even_over_the_budget() {
         let mut quotas = quotas(64, 64);
-        quotas.adopt(OURS, name("x"), 20);
+        quotas.adopt(OURS, &name("x"), 20, Some(1_000));
         assert_eq!(quotas.facts(OURS).unwrap().used, ByteSize::mib(80));
         assert!(quotas.create(OURS, Holder(1), &name("y")).is_err());
         assert_eq!(quotas.create(OURS, Holder(1), &name("x")), Err(QuotaError::Taken("x".into())));
-        quotas.retain_sealed(|stored| stored == "ours/x");
-        assert_eq!(quotas.totals().streams, 1);
-        quotas.retain_sealed(|_| false);
-        assert_eq!(quotas.totals().streams, 0);
+        assert_eq!(quotas.take_ended_leases(999), []);
+        let ended = quotas.take_ended_leases(1_000).pop().unwrap();
+        assert_eq!(quotas.totals().streams, 1, "until the device has removed it");
+        quotas.extend_lease(ended, 2_000);
+        let ended = quotas.take_ended_leases(2_000).pop().unwrap();
+        quotas.on_lease_ended(&ended);
+        assert_eq!(quotas.facts(OURS).unwrap().used, ByteSize(0));
+    }
+
+    /// Promise 6: a name that is used again does not free the space of its second stream.
+    #[test]
+    fn the_end_of_a_stream_frees_no_other_of_its_name() {
+        let mut quotas = quotas(64, 64);
+        let x = name("x");
+        let first = quotas.create(OURS, Holder(1), &x).unwrap();
+        quotas.on_removed(OURS, &x, first);
+        let second = quotas.create(OURS, Holder(2), &x).unwrap();
+        quotas.on_removed(OURS, &x, first);
+        quotas.on_sealed(OURS, &x, first, ByteSize(0), None);
+        assert_eq!(quotas.on_disconnect(OURS, Holder(1)), []);
+        let missing = quotas.append(OURS, &x, first, BLOCK).unwrap_err();
+        assert_eq!(missing, QuotaError::NotFound("x".into()));
+        quotas.append(OURS, &x, second, BLOCK).unwrap();
+        assert_eq!(quotas.facts(OURS).unwrap().used, ByteSize::mib(8));
+    }
+
+    /// Promise 6: the regions of a stream are taken while it is read.
+    #[test]
+    fn a_stream_whose_lease_has_ended_is_charged_until_it_is_closed() {
+        let mut quotas = quotas(64, 64);
+        quotas.adopt(OURS, &name("x"), 16, Some(5));
+        for holder in [1, 1, 2] {
+            quotas.open_reader(OURS, Holder(holder), &name("x")).unwrap();
+        }
+        let lease = quotas.take_ended_leases(5).pop().unwrap();
+        let id = lease.charge;
+        quotas.on_lease_ended(&lease);
+        let used = |quotas: &StreamQuotas| quotas.facts(OURS).unwrap().used;
+        assert_eq!(used(&quotas), ByteSize::mib(64));
+        assert!(quotas.create(OURS, Holder(3), &name("x")).is_err(), "the budget is full");
+        quotas.close_reader(OURS, Holder(1), id);
+        quotas.on_disconnect(OURS, Holder(1));
+        assert_eq!(used(&quotas), ByteSize::mib(64));
+        quotas.close_reader(OURS, Holder(2), id);
+        assert_eq!(used(&quotas), ByteSize(0));
+        quotas.create(OURS, Holder(3), &name("x")).unwrap();
+    }
+
+    /// Promise 6: what is remembered of leases is bounded by the streams.
+    #[test]
+    fn a_stream_that_is_removed_leaves_no_lease() {
+        let mut quotas = quotas(64, 64);
+        for _ in 0..100 {
+            let id = quotas.create(OURS, Holder(1), &name("x")).unwrap();
+            quotas.on_sealed(OURS, &name("x"), id, ByteSize(0), Some(1 << 60));
+            quotas.on_removed(OURS, &name("x"), id);
+        }
+        assert_eq!(quotas.leases.len(), 0);
     }
 
     #[test]
@@ -528,17 +734,22 @@ mod tests {
                         }
                     }
                     Step::Append(stream, entry) => {
-                        let appended =
-                            quotas.append(account, &name(&stream.to_string()), ByteSize(entry));
+                        let stream_name = name(&stream.to_string());
+                        let Some(id) = quotas.find(account, &stream_name) else { continue };
+                        let appended = quotas.append(account, &stream_name, id, ByteSize(entry));
                         if appended.is_ok() {
                             *entries.get_mut(&(account, stream)).expect("it exists") += entry;
                         }
                     }
                     Step::Seal(stream) => {
-                        quotas.on_sealed(account, &name(&stream.to_string()), ByteSize(0));
+                        let stream_name = name(&stream.to_string());
+                        let Some(id) = quotas.find(account, &stream_name) else { continue };
+                        quotas.on_sealed(account, &stream_name, id, ByteSize(0), None);
                     }
                     Step::Remove(stream) => {
-                        quotas.on_removed(account, &name(&stream.to_string()));
+                        let stream_name = name(&stream.to_string());
+                        let Some(id) = quotas.find(account, &stream_name) else { continue };
+                        quotas.on_removed(account, &stream_name, id);
                         entries.remove(&(account, stream));
                     }
                     Step::Disconnect(holder) => {
@@ -549,6 +760,9 @@ mod tests {
                     }
                 }
                 let AccountFacts { used, budget, streams, .. } = quotas.facts(account).unwrap();
+                let charges = quotas.accounts[&account].streams.values();
+                let regions: u64 = charges.map(|charge| charge.regions()).sum();
+                prop_assert_eq!(used, ByteSize(regions * REGION.size.0));
                 let own = entries.range((account, 0)..=(account, u8::MAX));
                 let needed: u64 = own.clone().map(|(_, bytes)| (*bytes).max(1)).sum();
                 prop_assert!(used <= budget && used.0 >= needed, "{used} for {needed}");

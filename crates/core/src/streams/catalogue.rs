@@ -9,7 +9,10 @@
 //! A stream's name is free again when the stream is destroyed, although readers may still have it
 //! open. Ordinals are given out once and never again.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Bound, Range},
+};
 
 use super::{
     BlockNumber, FamilyId, Lifetime, StreamId, StreamName, StreamNumber,
@@ -25,6 +28,8 @@ pub struct StreamCatalogue {
     names: BTreeMap<StreamName, StreamId>,
     streams: BTreeMap<StreamId, Stream>,
     families: BTreeMap<FamilyId, Family>,
+    /// Ends of leases, the earliest first.
+    leases: BTreeSet<(u64, StreamId)>,
     streams_begun: u64,
     families_begun: u32,
 }
@@ -237,6 +242,7 @@ impl StreamCatalogue {
         };
         let before = self.names.insert(record.name, id);
         assert!(before.is_none(), "collection keeps one stream per name");
+        self.leases.extend(stream.expires_at_ms.map(|at| (at, id)));
         self.streams.insert(id, stream);
     }
 
@@ -308,6 +314,7 @@ impl StreamCatalogue {
             }
             Lifetime::Kept | Lifetime::Process => None,
         };
+        self.leases.extend(stream.expires_at_ms.map(|at| (at, id)));
         Some(SealedRecord {
             stream: stream.number,
             name: stream.name.clone(),
@@ -417,7 +424,7 @@ impl StreamCatalogue {
 
     /// Removes a destroyed stream. Returns its family, and what has to be freed.
     pub fn remove(&mut self, id: StreamId) -> Option<(FamilyId, Removal)> {
-        let stream = self.streams.remove(&id)?;
+        let stream = self.take(id)?;
         assert_eq!(stream.state, StreamState::Destroyed, "destroyed before");
         let family = self.families.get_mut(&stream.family)?;
         family.streams -= 1;
@@ -437,7 +444,7 @@ impl StreamCatalogue {
         let streams: Vec<StreamId> = all.map(|(id, _)| *id).collect();
         for id in &streams {
             self.destroy_id(*id);
-            self.streams.remove(id);
+            self.take(*id);
         }
         self.families.remove(&family);
         streams
@@ -470,6 +477,19 @@ impl StreamCatalogue {
         self.names.values().filter_map(|id| self.info(*id)).collect()
     }
 
+    /// At most `max` streams whose names begin with `prefix` and are greater than `after`, by name.
+    pub fn page(&self, prefix: &str, after: &str, max: usize) -> Vec<StreamInfo> {
+        let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
+        let found = self.names.range::<str, _>((from, Bound::Unbounded));
+        let found = found.take_while(|(name, _)| name.as_str().starts_with(prefix));
+        found.filter_map(|(_, id)| self.info(*id)).take(max).collect()
+    }
+
+    /// The end of a stream's lease, in milliseconds since 1970; `None` without a lease.
+    pub fn lease_end(&self, id: StreamId) -> Option<u64> {
+        self.streams.get(&id)?.expires_at_ms
+    }
+
     /// When the next lease of a sealed stream ends, in milliseconds since 1970.
     pub fn next_lease_end(&self) -> Option<u64> {
         let sealed = self.streams.values().filter(|stream| stream.state == StreamState::Sealed);
@@ -478,12 +498,18 @@ impl StreamCatalogue {
 
     /// The sealed streams whose lease has ended.
     pub fn expired(&self, now_ms: u64) -> Vec<StreamName> {
-        let ended = |stream: &Stream| {
-            let is_over = stream.expires_at_ms.is_some_and(|at| at <= now_ms);
-            is_over && stream.state == StreamState::Sealed
-        };
-        let streams = self.names.values().filter_map(|id| self.streams.get(id));
-        streams.filter(|stream| ended(stream)).map(|stream| stream.name.clone()).collect()
+        let ended = self.leases.range(..=(now_ms, StreamId(u64::MAX)));
+        let streams = ended.filter_map(|(_, id)| self.streams.get(id));
+        let sealed = streams.filter(|stream| stream.state == StreamState::Sealed);
+        sealed.map(|stream| stream.name.clone()).collect()
+    }
+
+    fn take(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        if let Some(at) = stream.expires_at_ms {
+            self.leases.remove(&(at, id));
+        }
+        Some(stream)
     }
 }
 

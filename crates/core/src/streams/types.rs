@@ -1,6 +1,6 @@
 //! Names and numbers of streams and families.
 
-use std::{fmt, time::Duration};
+use std::{borrow::Borrow, fmt, time::Duration};
 
 /// Longest name of a stream or a family, in bytes.
 pub const NAME_MAX: usize = 128;
@@ -54,6 +54,12 @@ impl StreamName {
 
     /// The name.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for StreamName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

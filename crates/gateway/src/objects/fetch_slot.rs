@@ -1,4 +1,4 @@
-//! Fetch slots: segments on their way from the origin, shared by all that wait for them (promise 3).
+//! Fetch slots: segments on their way from the origin, shared by all their readers (promise 3).
 //!
 //! A slot has the chunks that have arrived. It keeps them until the segment is stored, or for as
 //! long as a reader holds the slot if it could not be stored. The number of receivers of its

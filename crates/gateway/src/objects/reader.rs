@@ -20,7 +20,9 @@ use bytes::Bytes;
 use forebay_core::gateway::{
     fill::{EndOutcome, Fill, FillError},
     read_ahead::ReadAheadWindow,
-    read_plan::{FetchStep, SEGMENT_BYTES, SegmentIndex, SegmentPart, SegmentState, Step, plan},
+    read_plan::{
+        FetchStep, PlanStep, SEGMENT_BYTES, SegmentIndex, SegmentPart, SegmentState, plan,
+    },
 };
 use forebay_flash::EntryKey;
 use http_body_util::BodyExt as _;
@@ -128,8 +130,7 @@ impl Reader {
         }
     }
 
-    /// The bytes to plan next: one segment of those in the store; as many as one fill has if the
-    /// first one is absent.
+    /// The bytes to plan next: one segment if it is in the store, else a whole fill.
     fn next_window(&self, start: u64) -> Range<u64> {
         let segment = SegmentIndex::of(start);
         let key = self.key(segment);
@@ -182,17 +183,17 @@ impl Reader {
         for step in steps {
             let memory = memory.take();
             match step {
-                Step::Send(part) => {
+                PlanStep::Send(part) => {
                     let source = Source::Stored(self.stored(&part, !upcoming.is_empty()));
                     upcoming.push_back(Upcoming { bytes: part.bytes, source, memory });
                 }
-                Step::Join(part) => {
+                PlanStep::Join(part) => {
                     self.is_fill.store(true, Ordering::Relaxed);
                     let slot = table.get(&self.key(part.segment)).expect("just seen").reader();
                     let source = Source::Fetching { slot, is_own: false };
                     upcoming.push_back(Upcoming { bytes: part.bytes, source, memory });
                 }
-                Step::Fetch(fetch) if fetch.is_admitted => {
+                PlanStep::Fetch(fetch) if fetch.is_admitted => {
                     self.is_fill.store(true, Ordering::Relaxed);
                     let mut slots = Vec::with_capacity(fetch.count);
                     self.queue_fetch(&fetch, length, &mut slots, upcoming);
@@ -201,7 +202,7 @@ impl Reader {
                     }
                     fills.push(slots);
                 }
-                Step::Fetch(fetch) => {
+                PlanStep::Fetch(fetch) => {
                     let source = Source::Origin;
                     upcoming.push_back(Upcoming { bytes: fetch.sent, source, memory });
                 }

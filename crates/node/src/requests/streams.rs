@@ -13,7 +13,7 @@ use forebay_core::{
     ByteSize,
     node::{
         claims::Holder,
-        stream_quotas::{Account, QuotaError, READER_DEPTH, StreamQuotas},
+        stream_quotas::{Account, ChargeId, QuotaError, READER_DEPTH, StreamQuotas, WRITERS_MAX},
     },
     streams::{
         BlockNumber, Lifetime, StreamName, catalogue::CatalogueError, catalogue::StreamInfo,
@@ -56,6 +56,7 @@ enum OpenStream {
 
 struct WritingStream {
     name: StreamName,
+    charge: ChargeId,
     writer: Writer,
     blocks: u64,
     bytes: u64,
@@ -63,6 +64,7 @@ struct WritingStream {
 
 struct ReadingStream {
     name: StreamName,
+    charge: ChargeId,
     reader: Reader,
     consumes: bool,
 }
@@ -74,6 +76,20 @@ impl SessionStreams {
         self.handles_given = handle.saturating_add(1);
         self.open.insert(handle, stream);
         handle
+    }
+
+    /// Drops writers whose streams were destroyed, when there are as many as can be written.
+    fn drop_destroyed(&mut self, client: StreamClient<'_>) {
+        let is_writing = |stream: &OpenStream| matches!(stream, OpenStream::Writing(_));
+        if self.open.values().filter(|stream| is_writing(stream)).count() < WRITERS_MAX {
+            return;
+        }
+        self.open.retain(|_, stream| match stream {
+            OpenStream::Writing(WritingStream { name, charge, .. }) => {
+                client.is_charged(name, *charge)
+            }
+            OpenStream::Reading(_) => true,
+        });
     }
 
     fn writing(&mut self, handle: u32) -> Result<&mut WritingStream, Refused> {
@@ -119,12 +135,16 @@ impl StreamClient<'_> {
         self.names(name.as_str())
     }
 
-    fn close_reader(&self) {
-        self.streams.decide(|quotas| quotas.close_reader(self.account, self.holder));
+    fn close_reader(&self, charge: ChargeId) {
+        self.streams.decide(|quotas| quotas.close_reader(self.account, self.holder, charge));
     }
 
-    fn on_removed(&self, name: &StreamName) {
-        self.streams.decide(|quotas| quotas.on_removed(self.account, name));
+    fn is_charged(&self, name: &StreamName, charge: ChargeId) -> bool {
+        self.streams.decide(|quotas| quotas.is_charged(self.account, name, charge))
+    }
+
+    fn on_removed(&self, name: &StreamName, charge: ChargeId) {
+        self.streams.decide(|quotas| quotas.on_removed(self.account, name, charge));
     }
 }
 
@@ -146,7 +166,9 @@ impl Names {
             StreamError::Catalogue(CatalogueError::NotFound(_)) | StreamError::Destroyed(_) => {
                 ErrorCode::Unknown
             }
-            StreamError::Catalogue(_) | StreamError::TooLong { .. } => ErrorCode::Malformed,
+            StreamError::Catalogue(_) | StreamError::TooLong { .. } | StreamError::Name(_) => {
+                ErrorCode::Malformed
+            }
             StreamError::Memory { .. } => ErrorCode::TooMuch,
             StreamError::Read { .. } | StreamError::Write { .. } => {
                 tracing::warn!(%error, "stream failed");
@@ -212,26 +234,31 @@ impl NodeService {
             }
             StreamRequest::Close { handle } => {
                 match open.open.remove(&handle).ok_or_else(|| no_handle("open", handle))? {
-                    OpenStream::Writing(WritingStream { name, writer, .. }) => {
+                    OpenStream::Writing(WritingStream { name, charge, writer, .. }) => {
                         drop(writer);
-                        client.on_removed(&name);
+                        client.on_removed(&name, charge);
                         self.counters.stream_abandoned.one();
                     }
-                    OpenStream::Reading(ReadingStream { reader, .. }) => {
+                    OpenStream::Reading(ReadingStream { reader, charge, .. }) => {
                         drop(reader);
-                        client.close_reader();
+                        client.close_reader(charge);
                     }
                 }
                 StreamReply::Done
             }
             StreamRequest::Destroy { name } => {
                 let names = client.names(&name)?;
+                // Its name may be that of another stream when it is gone.
+                let charge =
+                    client.decide(|quotas| Ok(quotas.find(client.account, &names.name)))?;
                 let destroyed = client
                     .streams
                     .store
                     .destroy_until(names.stored.as_str(), sleep(DESTROY_TIMEOUT));
                 destroyed.await.map_err(|error| names.refused(&error))?;
-                client.on_removed(&names.name);
+                if let Some(charge) = charge {
+                    client.on_removed(&names.name, charge);
+                }
                 StreamReply::Done
             }
             StreamRequest::List { after } => list(client, &after)?,
@@ -251,19 +278,23 @@ impl NodeService {
         consumes: bool,
     ) -> Result<StreamReply, Refused> {
         let names = client.names(name)?;
-        client.decide(|quotas| quotas.open_reader(client.account, client.holder))?;
+        client.streams.collect_expired();
+        let charge = client
+            .decide(|quotas| quotas.open_reader(client.account, client.holder, &names.name))?;
         let opened = open_reader(client.streams, &names.stored, consumes).await;
         let reader = opened.map_err(|error| {
-            client.close_reader();
+            client.close_reader(charge);
             names.refused(&error)
         })?;
+        // While this waited, the stream may have become another one of the same name.
         let info = client.streams.store.find(&names.stored).map(|info| names.shown(info));
-        let Some(info) = info else {
+        let is_charged = client.is_charged(&names.name, charge);
+        let Some(info) = info.filter(|_| is_charged) else {
             drop(reader);
-            client.close_reader();
+            client.close_reader(charge);
             return Err(names.refused(&StreamError::Destroyed(names.stored.to_string())));
         };
-        let stream = ReadingStream { name: names.name, reader, consumes };
+        let stream = ReadingStream { name: names.name, charge, reader, consumes };
         let handle = open.add(OpenStream::Reading(stream));
         Ok(StreamReply::Opened { handle, info })
     }
@@ -294,11 +325,11 @@ impl NodeService {
             }
             Some(Err(error)) => Err(names.refused(&error)),
             None => {
-                let is_consumed = stream.consumes;
+                let (is_consumed, charge) = (stream.consumes, stream.charge);
                 open.open.remove(&handle);
-                client.close_reader();
+                client.close_reader(charge);
                 if is_consumed {
-                    client.on_removed(&names.name);
+                    client.on_removed(&names.name, charge);
                 }
                 Ok(Some(StreamReply::End))
             }
@@ -325,15 +356,16 @@ fn create(
 ) -> Result<StreamReply, Refused> {
     let Names { name, stored } = client.names(name)?;
     client.streams.collect_expired();
-    client.decide(|quotas| quotas.create(client.account, client.holder, &name))?;
+    open.drop_destroyed(client);
+    let charge = client.decide(|quotas| quotas.create(client.account, client.holder, &name))?;
     let options = CreateOptions { lifetime, full: FullPolicy::Error };
     let created = client.streams.store.create(stored.as_str(), options);
     let names = Names { name, stored };
     let writer = created.map_err(|error| {
-        client.on_removed(&names.name);
+        client.on_removed(&names.name, charge);
         names.refused(&error)
     })?;
-    let stream = WritingStream { name: names.name, writer, blocks: 0, bytes: 0 };
+    let stream = WritingStream { name: names.name, charge, writer, blocks: 0, bytes: 0 };
     let handle = open.add(OpenStream::Writing(stream));
     Ok(StreamReply::Created { handle, block_length: client.streams.block_length() })
 }
@@ -354,7 +386,12 @@ async fn append(
         return Err(names.refused(&StreamError::TooLong { length, max }));
     }
     let entry = StreamStore::entry_size(payload.len());
-    client.decide(|quotas| quotas.append(client.account, &stream.name, entry))?;
+    // Leases that have ended make room.
+    client.streams.collect_expired();
+    let charged = |quotas: &mut StreamQuotas| {
+        quotas.append(client.account, &stream.name, stream.charge, entry)
+    };
+    client.decide(charged)?;
     let appended = stream.writer.append_async(&payload).await;
     appended.map_err(|error| names.refused(&error))?;
     stream.blocks += 1;
@@ -381,43 +418,43 @@ async fn seal(
     let Some(OpenStream::Writing(stream)) = open.open.remove(&handle) else {
         unreachable!("just seen")
     };
+    let charge = stream.charge;
     match stream.writer.seal_async().await {
         Ok(info) => {
             let has_record = info.lifetime.is_durable();
             let record =
                 if has_record { StreamStore::entry_size(RECORD_LENGTH) } else { ByteSize::ZERO };
+            // A short lease has ended by now.
+            let store = &client.streams.store;
+            let ends = || store.lease_end(&names.stored).unwrap_or_else(|| store.now_ms());
+            let lease_end = matches!(info.lifetime, Lifetime::Lease(_)).then(ends);
             let sealed = |quotas: &mut StreamQuotas| {
-                quotas.on_sealed(client.account, &names.name, record);
+                quotas.on_sealed(client.account, &names.name, charge, record, lease_end);
             };
             client.streams.decide(sealed);
             Ok(StreamReply::Sealed(names.shown(info)))
         }
         Err(error) => {
-            client.on_removed(&names.name);
+            client.on_removed(&names.name, charge);
             Err(names.refused(&error))
         }
     }
 }
 
-/// A page of the client's streams.
+/// A page of the client's streams. Streams of other clients cost it nothing.
 fn list(client: StreamClient<'_>, after: &str) -> Result<StreamReply, Refused> {
     client.streams.collect_expired();
     let prefix = client.decide(|quotas| quotas.prefix(client.account))?;
-    let mut streams = Vec::new();
-    let mut is_last = true;
-    for info in client.streams.store.list() {
-        let Some(name) = info.name.as_str().strip_prefix(&prefix) else { continue };
-        if name <= after || info.is_destroyed() {
-            continue;
-        }
-        if streams.len() == STREAM_PAGE_MAX {
-            is_last = false;
-            break;
-        }
+    let after = format!("{prefix}{after}");
+    let mut found = client.streams.store.page(&prefix, &after, STREAM_PAGE_MAX + 1);
+    let is_last = found.len() <= STREAM_PAGE_MAX;
+    found.truncate(STREAM_PAGE_MAX);
+    let shown = found.into_iter().map(|info| {
+        let name = info.name.as_str().strip_prefix(&prefix).expect("names of the page");
         let name = StreamName::new(name).expect("the end of a name is a name");
-        streams.push(StreamInfo { family: name.clone(), name, ..info });
-    }
-    Ok(StreamReply::List { streams, is_last })
+        StreamInfo { family: name.clone(), name, ..info }
+    });
+    Ok(StreamReply::List { streams: shown.collect(), is_last })
 }
 
 /// Opens a reader. The memory of readers that were closed just now comes back after their last

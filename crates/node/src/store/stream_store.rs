@@ -5,7 +5,7 @@
 //! takes space of the cache. The memory is taken at the start, with room for the readers of all
 //! accounts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
 use forebay_core::{
@@ -27,6 +27,8 @@ use crate::config::Config;
 const DIRECTORY: &str = "streams";
 /// A smaller budget has room for few blocks.
 const BUDGET_MIN: ByteSize = ByteSize::mib(64);
+/// Time after which a stream is looked for again that was not removed at the end of its lease.
+const LEASE_RECHECK_MS: u64 = 1_000;
 /// One part in this many of the capacity is added for regions that are being freed or opened.
 const SPARE_SHARE: u64 = 16;
 
@@ -57,7 +59,7 @@ impl StreamStore {
         for info in store.list() {
             if let Some((account, name)) = quotas.owner_of(&info.name) {
                 let taken = regions.get(&info.family).copied().unwrap_or_default();
-                quotas.adopt(account, name, taken);
+                quotas.adopt(account, &name, taken, store.lease_end(&info.name));
             } else {
                 tracing::warn!(
                     stream = %info.name,
@@ -77,14 +79,25 @@ impl StreamStore {
         decision(&mut self.quotas.lock())
     }
 
-    /// Removes streams whose leases have ended, and their charges.
+    /// Removes streams whose leases have ended, and their charges. Costs nothing while no lease
+    /// ends, whatever the number of streams: every client may ask for that as often as it likes.
     pub fn collect_expired(&self) {
-        self.decide(|quotas| {
-            // No stream is counted as sealed meanwhile. The store ends leases before it lists.
-            let listed = self.store.list();
-            let stored: BTreeSet<&str> = listed.iter().map(|info| info.name.as_str()).collect();
-            quotas.retain_sealed(|name| stored.contains(name));
-        });
+        let now_ms = self.store.now_ms();
+        let ended = self.decide(|quotas| quotas.take_ended_leases(now_ms));
+        if ended.is_empty() {
+            return;
+        }
+        self.store.end_leases();
+        for lease in ended {
+            self.decide(|quotas| {
+                let stored = quotas.stored_name(lease.account, lease.name.as_str());
+                if stored.is_ok_and(|stored| self.store.find(&stored).is_some()) {
+                    quotas.extend_lease(lease, now_ms + LEASE_RECHECK_MS);
+                } else {
+                    quotas.on_lease_ended(&lease);
+                }
+            });
+        }
     }
 
     /// Bytes of the device that a block takes. Its descriptor in the footer of the region is 1.6 %

@@ -383,3 +383,85 @@ fn a_node_with_streams_still_serves_its_cache() {
     assert_eq!((value("stream_count"), value("stream_used_bytes")), (1, 10 * REGION));
     assert_eq!(value("stream_read_bytes"), 40_000_000);
 }
+
+/// Blocks of [`FULL_BLOCK`] bytes that fit into a budget of 64 MiB.
+const FIT: usize = 14;
+/// Bytes of a block that takes a region.
+const FULL_BLOCK: usize = 4_000_000;
+
+/// Writes a stream that takes most of a budget of 64 MiB, and seals it. False if it does not fit.
+fn fill(streams: &NodeStreams, name: &str, lifetime: Lifetime) -> bool {
+    let Ok(mut writer) = streams.create(name, lifetime) else { return false };
+    let bytes = block(0, FULL_BLOCK);
+    (0..FIT).all(|_| writer.append(&bytes).is_ok()) && writer.seal().is_ok()
+}
+
+/// Promise 6: no order of requests takes more of the device than the budget.
+#[test]
+fn a_name_that_is_used_again_frees_no_space_of_the_budget() {
+    let setup = tenants(ByteSize::mib(64), ByteSize::mib(64));
+    let (ours, theirs) = (streams_of(&setup, OURS), streams_of(&setup, THEIRS));
+    for round in 0..3 {
+        let name = format!("x{round}");
+        let unsealed = ours.create(&name, Lifetime::Process).unwrap();
+        ours.destroy(&name).unwrap();
+        assert_eq!(fill(&ours, &name, Lifetime::Process), round == 0, "round {round}");
+        // The end of the first stream of this name.
+        drop(unsealed);
+        eventually(|| ours.facts().unwrap().0.used <= ByteSize(FIT as u64 * REGION));
+        assert_eq!(ours.facts().unwrap().0.used, ByteSize(FIT as u64 * REGION));
+    }
+    assert!(fill(&theirs, "mine", Lifetime::Process));
+}
+
+/// Promise 6: a stream whose lease has ended takes space while it is read.
+#[test]
+fn readers_of_streams_whose_leases_have_ended_are_charged() {
+    let setup = tenants(ByteSize::mib(64), ByteSize::mib(64));
+    let (ours, theirs) = (streams_of(&setup, OURS), streams_of(&setup, THEIRS));
+    let mut readers = Vec::new();
+    for round in 0..READERS_MAX {
+        let name = format!("x{round}");
+        // Long enough to open the stream on a busy machine.
+        let is_stored = fill(&ours, &name, Lifetime::Lease(Duration::from_secs(3)));
+        assert_eq!(is_stored, round == 0, "round {round}");
+        if is_stored {
+            readers.push(ours.open(&name, false).unwrap());
+            eventually(|| names(&ours).is_empty());
+        }
+        let used = ours.facts().unwrap().0.used;
+        assert!(used >= ByteSize(FIT as u64 * REGION), "{used} are charged");
+    }
+    assert!(fill(&theirs, "mine", Lifetime::Process));
+    drop(readers);
+    eventually(|| ours.facts().unwrap().0.used == ByteSize(0));
+}
+
+#[test]
+fn a_lease_that_ends_at_once_gives_its_budget_back() {
+    let node = node(ByteSize::mib(64));
+    let streams = streams(&node);
+    for round in 0..40 {
+        let lease = Lifetime::Lease(Duration::from_millis(1));
+        let mut writer = streams.create(&format!("x{round}"), lease).unwrap();
+        writer.append(&block(0, 1_000)).unwrap();
+        // It may have ended before the answer.
+        drop(writer.seal());
+    }
+    eventually(|| streams.facts().unwrap().0.used == ByteSize(0));
+}
+
+/// Promise 6: what a connection has open is bounded.
+#[test]
+fn streams_that_were_destroyed_leave_nothing_on_their_connection() {
+    let node = node(ByteSize::mib(64));
+    let mut raw = Raw::hello(&node);
+    for _ in 0..1_000 {
+        assert!(matches!(raw.call(&create("x")), Reply::Stream(StreamReply::Created { .. })));
+        let destroy = Request::Stream(StreamRequest::Destroy { name: "x".to_owned() });
+        assert_eq!(raw.call(&destroy), Reply::Stream(StreamReply::Done));
+    }
+    let close = |handle| Request::Stream(StreamRequest::Close { handle });
+    assert!(matches!(raw.call(&close(0)), Reply::Error(_)), "the first writer is gone");
+    assert_eq!(raw.call(&close(999)), Reply::Stream(StreamReply::Done));
+}
