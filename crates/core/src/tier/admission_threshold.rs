@@ -126,6 +126,14 @@ impl AdmissionThreshold {
         self.tokens.as_mut().is_none_or(|tokens| tokens.try_take(now, size))
     }
 
+    /// Gives back the bytes of a write that did not happen.
+    pub fn give_back(&mut self, bytes: u32) {
+        self.requested = self.requested.saturating_sub(u64::from(bytes));
+        if let Some(tokens) = &mut self.tokens {
+            tokens.give_back(ByteSize(u64::from(bytes)));
+        }
+    }
+
     /// Tunes the threshold if a refresh is due. Returns whether it was.
     pub fn tick(&mut self, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.since);

@@ -6,20 +6,24 @@ use super::{
     Policy,
     admission_threshold::WriteSettings,
     history::HistorySettings,
-    next_use::NextUse,
+    memory_queue::Eviction,
     shift::{Admission, Priority, RecentSet, Shift},
-    two_tier_lru::Eviction,
     types::Bucket,
 };
 use crate::{ByteSize, util::policy_names::policy_names};
 
+/// Segments of 256 KiB in a region of 64 MiB, whose first block and entry headers take the rest.
+pub const SEGMENTS_PER_REGION: u64 = 255;
+
 /// Settings of a policy, fixed while a node runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Capacity in memory.
+    /// Memory for segments above flash; 0 if the driver caches in memory by itself.
     pub dram: ByteSize,
-    /// Capacity on flash.
-    pub flash: ByteSize,
+    /// Number of regions on flash.
+    pub regions: u32,
+    /// Bytes of segments that a region holds.
+    pub region: ByteSize,
     /// Usual length of a segment.
     pub segment: ByteSize,
     /// Limits on flash writes.
@@ -37,12 +41,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The paper's settings with these capacities.
-    pub fn new(dram: ByteSize, flash: ByteSize) -> Self {
+    /// The paper's settings, with memory of `dram` and regions of 255 segments of 256 KiB.
+    pub fn new(dram: ByteSize, regions: u32) -> Self {
+        let segment = ByteSize::kib(256);
         Self {
             dram,
-            flash,
-            segment: ByteSize::kib(256),
+            regions,
+            region: ByteSize(SEGMENTS_PER_REGION * segment.0),
+            segment,
             writes: WriteSettings::default(),
             history: HistorySettings::default(),
             reinsertion: false,
@@ -52,9 +58,14 @@ impl Settings {
         }
     }
 
+    /// Capacity on flash.
+    pub fn flash(&self) -> ByteSize {
+        ByteSize(u64::from(self.regions).saturating_mul(self.region.0))
+    }
+
     /// Number of segments of the usual length that fit.
     pub fn segments(&self) -> u64 {
-        self.dram.0.saturating_add(self.flash.0) / self.segment.0.max(1)
+        self.dram.0.saturating_add(self.flash().0) / self.segment.0.max(1)
     }
 }
 
@@ -101,7 +112,7 @@ impl PolicyKind {
             Self::Historic => lru(Admission::Priority(Priority::Historic)),
             Self::Future => lru(Admission::Priority(Priority::Future)),
             Self::Hybrid => lru(Admission::Priority(Priority::Hybrid)),
-            Self::NextUse => Box::new(NextUse::new(settings)),
+            Self::NextUse => lru(Admission::Priority(Priority::Hybrid)),
         }
     }
 }

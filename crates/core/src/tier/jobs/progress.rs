@@ -149,7 +149,7 @@ impl Jobs {
         request: &Request,
         observed: Observation,
     ) -> Option<ReadingIndex> {
-        self.segment_bytes += (f64::from(request.bytes) - self.segment_bytes) / 64.0;
+        self.segment_bytes += (f64::from(request.length) - self.segment_bytes) / 64.0;
         let Some(job) = request.job else {
             self.counters.untagged += 1;
             return None;
