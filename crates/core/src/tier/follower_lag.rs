@@ -43,9 +43,9 @@ impl FollowerLag {
         self.decay();
     }
 
-    /// A segment without a known reader was evicted unread.
-    pub fn on_evicted_unread(&mut self) {
-        self.evicted_unread += 1.0;
+    /// Segments without a known reader were evicted unread.
+    pub fn on_evicted_unread(&mut self, segments: u32) {
+        self.evicted_unread += f64::from(segments);
         self.decay();
     }
 
@@ -79,7 +79,7 @@ mod tests {
     fn a_job_is_worthwhile_until_proven_otherwise() {
         let mut job = FollowerLag::default();
         assert!(job.is_worthwhile() && job.estimate().is_none(), "no data yet");
-        (0..64).for_each(|_| job.on_evicted_unread());
+        (0..64).for_each(|_| job.on_evicted_unread(1));
         assert!(!job.is_worthwhile());
         // A tenth is enough.
         (0..7).for_each(|_| job.on_read(Duration::from_secs(10)));
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn old_outcomes_count_less() {
         let mut job = FollowerLag::default();
-        (0..1_000_000).for_each(|_| job.on_evicted_unread());
+        (0..1_000_000).for_each(|_| job.on_evicted_unread(1));
         assert!(!job.is_worthwhile());
         (0..600).for_each(|_| job.on_read(Duration::from_secs(1)));
         assert!(job.is_worthwhile(), "a million were evicted unread before");

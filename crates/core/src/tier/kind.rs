@@ -7,6 +7,7 @@ use super::{
     admission_threshold::WriteSettings,
     history::HistorySettings,
     memory_queue::Eviction,
+    next_use::NextUse,
     shift::{Admission, Priority, RecentSet, Shift},
     types::Bucket,
 };
@@ -30,6 +31,9 @@ pub struct Settings {
     pub writes: WriteSettings,
     /// Size of the request history.
     pub history: HistorySettings,
+    /// Memory for which segments each job has read, one bit each. A job beyond it is assumed to read
+    /// in the common order.
+    pub bitmaps: ByteSize,
     /// Whether a segment that leaves flash may be written again.
     pub reinsertion: bool,
     /// Time without a request after which a job expires.
@@ -51,6 +55,8 @@ impl Settings {
             segment,
             writes: WriteSettings::default(),
             history: HistorySettings::default(),
+            // The whole flash 16 times.
+            bitmaps: ByteSize((u64::from(regions) * SEGMENTS_PER_REGION * 2).max(16 << 20)),
             reinsertion: false,
             lease: Duration::from_mins(10),
             unknown_start: Duration::from_mins(30),
@@ -112,7 +118,7 @@ impl PolicyKind {
             Self::Historic => lru(Admission::Priority(Priority::Historic)),
             Self::Future => lru(Admission::Priority(Priority::Future)),
             Self::Hybrid => lru(Admission::Priority(Priority::Hybrid)),
-            Self::NextUse => lru(Admission::Priority(Priority::Hybrid)),
+            Self::NextUse => Box::new(NextUse::new(settings)),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::{
     jobs::Jobs,
     kind::Settings,
     memory_queue::{Eviction, InMemory, MemoryQueue},
+    passes::Passes,
     region_queue::RegionQueue,
     types::{
         Bucket, Decision, Departure, JobEvent, Place, RegionId, Request, Resident, Rewrite,
@@ -108,6 +109,7 @@ pub(super) struct Shift {
     threshold: AdmissionThreshold,
     history: History,
     jobs: Jobs,
+    passes: Passes,
     /// Priorities, cached until the next refresh.
     priorities: StableMap<Bucket, f64>,
     not_stored: u64,
@@ -123,7 +125,8 @@ impl Shift {
             reinsertion: settings.reinsertion,
             threshold: AdmissionThreshold::new(settings.writes, settings.segment),
             history: History::new(&settings.history),
-            jobs: Jobs::new(settings.lease, settings.segment),
+            jobs: Jobs::new(settings.lease, settings.segment, ByteSize::ZERO),
+            passes: Passes::new(),
             priorities: StableMap::default(),
             not_stored: 0,
         }
@@ -149,12 +152,10 @@ impl Shift {
 
     fn refresh(&mut self, now: Duration) {
         if self.threshold.tick(now) {
-            self.jobs.tick(now);
-            // Residents here carry no reader bits, so recycled bits need no clearing.
-            self.jobs.drop_unread_buckets(|_| false);
-            self.jobs.recycled_bits.clear();
+            self.jobs.begin_tick();
             self.priorities.clear();
         }
+        self.jobs.tick_slice(now);
         if let Admission::DynamicRandom { share, written, since, .. } = &mut self.admission
             && let Some(limit) = self.threshold.limit()
             && now.saturating_sub(*since) >= self.threshold.refresh()
@@ -212,12 +213,12 @@ impl Policy for Shift {
         let now = self.clock.advance(now);
         self.refresh(now);
         if let Admission::Priority(kind) = self.admission {
-            let observed = match kind {
-                Priority::Future => Observation { position: None, is_first: false, trail_len: 0 },
-                _ => self.history.record(now, request.bucket, request.segment),
-            };
+            let is_pass = self.passes.on_request(now, request);
+            if is_pass && kind != Priority::Future {
+                self.history.record(now, request.bucket, request.segment);
+            }
             if kind != Priority::Historic {
-                self.jobs.on_read(now, request, observed);
+                self.jobs.on_read(now, request, Observation::NONE, is_pass);
             }
         }
         match place {
@@ -309,7 +310,7 @@ impl Policy for Shift {
     fn on_tick(&mut self, now: Duration) -> bool {
         let now = self.clock.advance(now);
         self.refresh(now);
-        false
+        self.jobs.tick_slice(now)
     }
 
     fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent> {
@@ -331,7 +332,7 @@ impl Policy for Shift {
 
     fn counters(&self) -> Counters {
         Counters {
-            jobs: self.jobs.counters,
+            jobs: self.jobs.counters(),
             time_went_back: self.clock.went_back,
             history_one_in: self.history.one_in(),
             lru_takeovers: 0,

@@ -89,6 +89,18 @@ pub enum Decision {
     Pass,
 }
 
+impl Decision {
+    /// Whether the origin is not read for this request.
+    pub fn is_hit(self) -> bool {
+        self == Self::Hit
+    }
+
+    /// Whether the segment is fetched and kept.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Memory | Self::Flash(_))
+    }
+}
+
 /// A segment that the driver has, or had before a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resident {
