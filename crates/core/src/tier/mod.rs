@@ -96,10 +96,11 @@ pub trait Policy: Send {
     /// failed, the client left, or the device was busy.
     fn on_not_stored(&mut self, now: Duration, resident: &Resident);
 
-    /// A region is full, or was closed before it was full. Now it can be evicted.
+    /// A region is full, or was closed before it was full.
     fn on_sealed(&mut self, now: Duration, region: RegionId);
 
-    /// The region to evict next. `None` if no sealed region is known.
+    /// The region to evict next: a sealed one, or one that is open and has not received a segment
+    /// lately, which the driver closes first. `None` if there is none.
     fn victim(&mut self, now: Duration) -> Option<RegionId>;
 
     /// Adds the segments of a region to be evicted that are worth another write to `rewrites`,

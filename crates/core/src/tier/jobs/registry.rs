@@ -25,8 +25,8 @@ pub(in crate::tier) type ReadingIndex = u32;
 const READERS_MAX: usize = 64;
 /// Most readings at once, some hundred bytes each, reserved at the start.
 const READINGS_MAX: usize = 1 << 17;
-/// Jobs that a slice of a tick looks at.
-const TICK_JOBS: usize = 32;
+/// Jobs and readings that a slice of a tick looks at.
+const TICK_READINGS: usize = 1024;
 /// Lease of an announced job that has not started, from its announced start if there is one.
 const QUEUE_LEASE: Duration = Duration::from_hours(24);
 
@@ -107,9 +107,10 @@ impl Jobs {
     /// some is left.
     pub fn tick_slice(&mut self, now: Duration) -> bool {
         let mut looked = 0;
-        while self.tick_at < self.states.len() && looked < TICK_JOBS {
+        while self.tick_at < self.states.len() && looked < TICK_READINGS {
             (self.tick_at, looked) = (self.tick_at + 1, looked + 1);
             let Some(state) = &mut self.states[self.tick_at - 1] else { continue };
+            looked += state.readings.len();
             state.measure_rate(now);
             let announced = state.plan.as_ref().and_then(|plan| plan.lease);
             let lease = if state.started {
@@ -124,10 +125,9 @@ impl Jobs {
             if now.saturating_sub(state.last_seen) > lease {
                 self.counters.expired += 1;
                 self.drop_job(index);
-                // A job may have many readings, so it ends the slice.
-                break;
+            } else {
+                self.drop_idle_readings(now, index);
             }
-            self.drop_idle_readings(now, index);
         }
         self.tick_at < self.states.len()
     }
@@ -165,6 +165,13 @@ impl Jobs {
     pub fn follower_lag(&mut self, job: Job) -> Option<&mut FollowerLag> {
         let index = *self.ids.get(&job)?;
         Some(&mut self.state_mut(index).follower_lag)
+    }
+
+    /// Whether a job has announced a bucket.
+    pub fn has_announced(&self, job: Job, bucket: Bucket) -> bool {
+        let Some(index) = self.ids.get(&job) else { return false };
+        self.readers(bucket)
+            .any(|(_, reading)| reading.job == *index && reading.stage.is_some())
     }
 
     /// Trail position of a job in a bucket.

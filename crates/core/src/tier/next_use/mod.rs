@@ -51,7 +51,8 @@ use super::{
     passes::Passes,
     region_table::RegionTable,
     types::{
-        Bucket, Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite,
+        Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite,
+        Stream,
     },
 };
 use crate::ByteSize;
@@ -78,7 +79,7 @@ pub(super) struct NextUse {
     threshold: AdmissionThreshold,
     memory: Memory,
     regions: RegionTable<Content>,
-    /// Sealed regions.
+    /// Regions that may be evicted.
     order: RankOrder,
     streams: Streams,
     sweep: Sweep,
@@ -156,14 +157,16 @@ impl NextUse {
         self.sweep.slots_left = self.memory.slots();
     }
 
-    /// Ranks a sealed region.
+    /// Ranks a region that may be evicted: sealed, or open and idle.
     fn rank_region(&mut self, now: Duration, index: u32) {
-        if self.order.contains(index)
-            && let Some(content) = self.regions.at_mut(index)
-        {
-            (content.ranked, content.reads) = (now, 0);
-            self.order.set(index, self.model.rank(now, content));
+        let Some((_, content, is_sealed)) = self.regions.at(index) else { return };
+        if !is_sealed && !content.is_idle(now) {
+            return self.order.remove(index);
         }
+        let rank = self.model.rank(now, content);
+        self.order.set(index, rank);
+        let content = self.regions.at_mut(index).expect("looked up above");
+        (content.ranked, content.reads) = (now, 0);
     }
 
     fn rank_slot(&mut self, now: Duration, slot: u32) {
@@ -173,7 +176,7 @@ impl NextUse {
         }
     }
 
-    /// The sealed region with the latest rank. Ranks that are not recent are recomputed first.
+    /// The region with the latest rank of those that may be evicted. Ranks that are not recent are recomputed first.
     fn last_region(&mut self, now: Duration) -> Option<(Rank, u32)> {
         for _ in 0..VERIFIED_MAX {
             let (rank, index) = self.order.last()?;
@@ -250,11 +253,15 @@ impl NextUse {
         let Some(content) = self.regions.stored(region, || Content::new(now)) else { return };
         let Resident { bucket, brought_by, .. } = *resident;
         content.add(now, bucket, position, brought_by, expectation);
+        // A region that receives segments is not idle.
+        if self.regions.at(region.index).is_some_and(|(.., is_sealed)| !is_sealed) {
+            self.order.remove(region.index);
+        }
     }
 
-    fn stream(&mut self, now: Duration, bucket: Bucket, candidate: &Candidate) -> super::Stream {
+    fn stream(&mut self, now: Duration, resident: &Resident, candidate: &Candidate) -> Stream {
         let seconds = candidate.rank.seconds() - now.as_secs_f64();
-        self.streams.choose(now, bucket, candidate.expectation, seconds)
+        self.streams.choose(now, resident, candidate.expectation, seconds)
     }
 }
 
@@ -290,13 +297,13 @@ impl Policy for NextUse {
             return Decision::Hit;
         }
         let position = read.map_or(observed.position.unwrap_or(0), |read| read.position);
-        let candidate = self.model.newcomer(now, bucket, position, now);
+        let resident = Resident { brought_by: reader, ..request.resident() };
+        let candidate = self.model.newcomer(now, &resident, position, now);
         if self.memory.admits(now, length, candidate.rank) {
             return Decision::Memory;
         }
-        let resident = Resident { brought_by: reader, ..request.resident() };
         if self.admits_to_flash(now, candidate, &resident) {
-            Decision::Flash(self.stream(now, bucket, &candidate))
+            Decision::Flash(self.stream(now, &resident, &candidate))
         } else {
             Decision::Pass
         }
@@ -305,24 +312,23 @@ impl Policy for NextUse {
     fn leave_memory(&mut self, now: Duration) -> Option<Departure> {
         let now = self.clock.advance(now);
         let InMemory { resident, position, touched } = self.memory.pop_overflow()?;
-        let candidate = self.model.newcomer(now, resident.bucket, position, touched);
+        let candidate = self.model.newcomer(now, &resident, position, touched);
         let is_written = self.admits_to_flash(now, candidate, &resident);
-        let to = is_written.then(|| self.stream(now, resident.bucket, &candidate));
+        let to = is_written.then(|| self.stream(now, &resident, &candidate));
         Some(Departure { resident, to })
     }
 
     fn on_stored(&mut self, now: Duration, resident: &Resident, place: Place) {
         let now = self.clock.advance(now);
-        let Resident { segment, bucket, brought_by, .. } = *resident;
-        let position = self.model.position(bucket, segment.0, brought_by);
+        let position = self.model.position(resident);
         match place {
             Place::Absent | Place::Pending => {}
             Place::Memory => {
-                let rank = self.model.candidate(now, bucket, position, now).rank;
+                let rank = self.model.candidate(now, resident.bucket, position, now).rank;
                 self.memory.insert(InMemory { resident: *resident, position, touched: now }, rank);
             }
             Place::Flash(region) => {
-                let candidate = self.model.newcomer(now, bucket, position, now);
+                let candidate = self.model.newcomer(now, resident, position, now);
                 if candidate.expectation == Expectation::Spent {
                     self.trials.on_tried();
                 }
@@ -339,9 +345,7 @@ impl Policy for NextUse {
     fn on_sealed(&mut self, now: Duration, region: RegionId) {
         let now = self.clock.advance(now);
         if self.regions.seal(region).is_some() {
-            let content = self.regions.at_mut(region.index).expect("just sealed");
-            content.ranked = now;
-            self.order.set(region.index, self.model.rank(now, content));
+            self.rank_region(now, region.index);
         }
     }
 
@@ -366,13 +370,12 @@ impl Policy for NextUse {
             if rewrites.len() >= residents.len() * 3 / 4 {
                 break;
             }
-            let Resident { segment, bucket, brought_by, .. } = *resident;
-            let position = self.model.position(bucket, segment.0, brought_by);
-            let candidate = self.model.candidate(now, bucket, position, now);
+            let position = self.model.position(resident);
+            let candidate = self.model.candidate(now, resident.bucket, position, now);
             if candidate.expectation == Expectation::Read
                 && self.admits_to_flash(now, candidate, resident)
             {
-                let to = self.stream(now, bucket, &candidate);
+                let to = self.stream(now, resident, &candidate);
                 rewrites.push(Rewrite { resident: *resident, to });
             }
         }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::{
     estimate::{self, NextUseEstimate, Target},
-    rank::{FAR, Rank},
+    rank::{FAR, Rank, SPENT},
     region::Content,
     unannounced::Expectation,
 };
 use crate::tier::{
     history::History,
     jobs::Jobs,
-    types::{Bucket, Job},
+    types::{Bucket, Resident},
 };
 
 /// Mean reads per segment above which a bucket is expected to be read again (the paper's minimum).
@@ -93,21 +93,22 @@ impl ReadModel {
         unknown
     }
 
-    /// Evaluates a segment that `reader` has just read, or that leaves memory. Without an expected
-    /// reader, it is spent if its readers were announced.
+    /// Evaluates a segment that is to be written. Without an expected reader, it is spent if the
+    /// job that brings it in has announced it.
     pub fn newcomer(
         &self,
         now: Duration,
-        bucket: Bucket,
+        resident: &Resident,
         position: u32,
         touched: Duration,
     ) -> Candidate {
+        let Resident { bucket, brought_by, .. } = *resident;
         let candidate = self.candidate(now, bucket, position, touched);
-        if candidate.expected > 0.0 || !self.estimate(now, bucket, position).is_announced {
+        let has_announced = |job| self.jobs.has_announced(job, bucket);
+        if candidate.expected > 0.0 || !brought_by.is_some_and(has_announced) {
             return candidate;
         }
-        let (rank, expectation) = (Rank::at(super::rank::SPENT), Expectation::Spent);
-        Candidate { rank, expectation, ..candidate }
+        Candidate { rank: Rank::at(SPENT), expectation: Expectation::Spent, ..candidate }
     }
 
     /// Rank of a region: the inverse of the mean rate at which its segments will be read.
@@ -135,8 +136,9 @@ impl ReadModel {
 
     /// Where a segment is on the trail of its bucket: as first read, or at the position of the job
     /// that brings it in.
-    pub fn position(&self, bucket: Bucket, segment: u64, job: Option<Job>) -> u32 {
-        let known = self.history.position(bucket, crate::tier::types::Segment(segment));
-        known.or_else(|| self.jobs.head(job?, bucket)).unwrap_or(0)
+    pub fn position(&self, resident: &Resident) -> u32 {
+        let Resident { segment, bucket, brought_by, .. } = *resident;
+        let known = self.history.position(bucket, segment);
+        known.or_else(|| self.jobs.head(brought_by?, bucket)).unwrap_or(0)
     }
 }

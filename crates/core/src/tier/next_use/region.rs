@@ -1,12 +1,13 @@
 //! Regions as `next-use` knows them: a sample of the positions, and who has read how much.
 //!
 //! A region is ranked by the mean rate at which its segments will be read: 255 segments that are
-//! read in an hour are worth as much as one that is read in 14 s. Sixteen segments, evenly spread
-//! over the region in the order of writing, stand for all.
+//! read in an hour are worth as much as one that is read in 14 s. Up to sixteen segments, evenly
+//! spread over the region in the order of writing, and the last one stand for all. The last one is
+//! usually read last: without it, a region would seem to be read before it was.
 
 use std::time::Duration;
 
-use super::unannounced::Expectation;
+use super::{streams::IDLE, unannounced::Expectation};
 use crate::tier::types::{Bucket, Job};
 
 /// Segments that stand for a region.
@@ -24,6 +25,8 @@ pub(super) struct Position {
 pub(super) struct Content {
     sample: [Position; SAMPLE],
     sampled: u8,
+    /// The segment written last.
+    last: Position,
     /// One in this number of segments is in the sample.
     stride: u32,
     /// Segments stored.
@@ -50,6 +53,7 @@ impl Content {
         Self {
             sample: [Position::default(); SAMPLE],
             sampled: 0,
+            last: Position::default(),
             stride: 1,
             stored: 0,
             spent: 0,
@@ -85,6 +89,7 @@ impl Content {
                 self.sampled += 1;
             }
         }
+        self.last = Position { bucket: bucket.0, position };
         if self.stored == 0 {
             self.brought_by = brought_by;
         } else if self.brought_by != brought_by {
@@ -97,9 +102,16 @@ impl Content {
         (self.last_stored, self.touched) = (now, now);
     }
 
+    /// Whether nothing was stored lately, so that an open region may be evicted.
+    pub fn is_idle(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last_stored) > IDLE
+    }
+
     /// The segments that stand for it.
-    pub fn sample(&self) -> &[Position] {
-        &self.sample[..usize::from(self.sampled)]
+    pub fn sample(&self) -> impl ExactSizeIterator<Item = Position> {
+        let sampled = usize::from(self.sampled);
+        let at = move |at| if at < sampled { self.sample[at] } else { self.last };
+        (0..sampled + 1).map(at)
     }
 
     /// Expectation of most of its segments when they were written.

@@ -1,26 +1,29 @@
 //! Streams: which segments share regions.
 //!
 //! A region is evicted whole, so its segments should be read, and become useless, at about the same
-//! time. Segments of one bucket are: jobs read them one after the other. So a bucket that is being
-//! kept has a stream of its own. Segments without an expected reader are apart, because they leave
-//! early. When all streams are in use, a segment joins the stream with the nearest next use.
+//! time. Segments that one job brings in of one bucket are: other jobs read them one after the
+//! other, as this one does. Two jobs that bring in different parts of a bucket are apart, and so
+//! are segments without an expected reader, which leave early. When all streams are in use, a
+//! segment joins the stream with the nearest next use.
 
 use std::time::Duration;
 
 use super::unannounced::Expectation;
 use crate::tier::{
     STREAMS_MAX,
-    types::{Bucket, Stream},
+    types::{Bucket, Job, Resident, Stream},
 };
 
 /// One stream for this number of regions, so that open regions take little of a small flash.
-const REGIONS_PER_STREAM: u32 = 32;
-/// Time without a segment after which a stream may get another bucket.
-const IDLE: Duration = Duration::from_mins(1);
+const REGIONS_PER_STREAM: u32 = 16;
+/// Time without a segment after which a stream may get another bucket, and its open region may be
+/// evicted.
+pub(super) const IDLE: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone, Copy)]
 struct Use {
     bucket: Bucket,
+    brought_by: Option<Job>,
     expectation: Expectation,
     /// Seconds until the next use of its last segment.
     seconds: f64,
@@ -44,12 +47,17 @@ impl Streams {
     pub fn choose(
         &mut self,
         now: Duration,
-        bucket: Bucket,
+        resident: &Resident,
         expectation: Expectation,
         seconds: f64,
     ) -> Stream {
-        let own = Use { bucket, expectation, seconds: seconds.max(0.0), at: now };
-        let is_own = |used: &Use| used.bucket == bucket && used.expectation == expectation;
+        let Resident { bucket, brought_by, .. } = *resident;
+        let own = Use { bucket, brought_by, expectation, seconds: seconds.max(0.0), at: now };
+        let is_own = |used: &Use| {
+            used.bucket == bucket
+                && used.brought_by == brought_by
+                && used.expectation == expectation
+        };
         let found = self.uses.iter().position(is_own);
         let at = if let Some(at) = found {
             self.uses[at] = own;
@@ -87,12 +95,15 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tier::types::Segment;
 
     #[test]
     fn buckets_have_streams_of_their_own_while_there_are_any() {
         let mut streams = Streams::new(3 * REGIONS_PER_STREAM);
         let mut choose = |at_s: u64, bucket, expectation, seconds| {
-            streams.choose(Duration::from_secs(at_s), Bucket(bucket), expectation, seconds).0
+            let (segment, bucket) = (Segment(0), Bucket(bucket));
+            let resident = Resident { segment, bucket, length: 1, brought_by: None };
+            streams.choose(Duration::from_secs(at_s), &resident, expectation, seconds).0
         };
         assert_eq!(choose(0, 1, Expectation::Read, 10.0), 0);
         assert_eq!(choose(0, 2, Expectation::Read, 1000.0), 1);

@@ -10,21 +10,19 @@ use super::{World, next_use::rated, spec, with_regions};
 /// their age.
 #[test]
 fn a_region_that_was_read_is_evicted_first() {
-    let mut world = World::new(PolicyKind::NextUse, &with_regions(0, 20, 10));
-    for job in [1, 2] {
-        world.announce(job, &rated(spec(&[1, 2], 100)));
-    }
+    let mut world = World::new(PolicyKind::NextUse, &with_regions(0, 21, 10));
+    let starts = |seconds| Some(Duration::from_secs(seconds));
+    world.announce(1, &rated(spec(&[2, 1], 100)));
+    world.announce(2, &Spec { starts: starts(3), ..rated(spec(&[1], 100)) });
     // Bucket 2 is written first and read last.
-    let late = Spec { starts: Some(Duration::from_secs(100)), ..rated(spec(&[2], 100)) };
-    world.announce(3, &late);
+    world.announce(3, &Spec { starts: starts(500), ..rated(spec(&[2], 100)) });
     world.scan(1, 2, 0..100);
     world.scan(1, 1, 0..100);
     assert_eq!(world.scan(2, 1, 0..100), 100);
-    for job in [4, 5] {
-        world.announce(job, &rated(spec(&[3], 100)));
-    }
+    world.announce(4, &rated(spec(&[3], 100)));
+    world.announce(5, &Spec { starts: starts(20), ..rated(spec(&[3], 100)) });
     world.scan(4, 3, 0..100);
-    assert_eq!((world.kept(1, 0..100), world.kept(2, 0..100)), (0, 100));
+    assert!(world.kept(1, 0..100) <= 10 && world.kept(2, 0..100) == 100);
     assert_eq!(world.scan(5, 3, 0..100), 100);
 }
 
@@ -74,9 +72,10 @@ fn regions_cost_little_where_the_order_is_shared() {
     assert!(single >= 2400 && regions >= 2350, "{single} and {regions}");
 }
 
-/// Reinsertion keeps what is still to be read of a region that is evicted.
+/// "Reinsertion … potentially avoiding a cache miss": popular segments of a region that is evicted
+/// are written again.
 #[test]
-fn reinsertion_writes_again_what_has_yet_to_be_read() {
+fn reinsertion_writes_popular_segments_again() {
     let run = |reinsertion| {
         let mut settings = with_regions(0, 20, 10);
         settings.reinsertion = reinsertion;
@@ -99,6 +98,6 @@ fn reinsertion_writes_again_what_has_yet_to_be_read() {
         (world.kept(1, 0..50), world.written)
     };
     let ((without, few), (with, many)) = (run(false), run(true));
-    assert!(without < 10 && with == 50, "{without} {with}");
+    assert!(without < 30 && with == 50, "{without} {with}");
     assert!(many > few, "reinsertion costs writes: {few} {many}");
 }

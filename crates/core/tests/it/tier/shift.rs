@@ -98,29 +98,3 @@ fn dynamic_random_keeps_to_the_write_limit() {
     let written = world.written - before;
     assert!((900..1100).contains(&written), "{written} in 100 s");
 }
-
-/// "Reinsertion … potentially avoiding a cache miss": a popular segment is written again instead of
-/// evicted.
-#[test]
-fn reinsertion_writes_a_popular_segment_again() {
-    let run = |reinsertion| {
-        let mut settings = settings(0, 100);
-        settings.reinsertion = reinsertion;
-        let mut world = World::new(PolicyKind::Future, &settings);
-        // Three jobs have yet to read bucket 1, two bucket 2.
-        for job in [1, 2, 3] {
-            world.announce(job, &spec(&[1], 500));
-            world.read(job, 1, 499);
-        }
-        for job in [4, 5] {
-            world.announce(job, &spec(&[2], 500));
-            world.read(job, 2, 499);
-        }
-        world.scan(1, 1, 0..60);
-        world.scan(4, 2, 0..90);
-        (world.scan(2, 1, 0..60), world.written)
-    };
-    let ((without, few), (with, many)) = (run(false), run(true));
-    assert!(without < 30 && with == 60, "{without} {with}");
-    assert!(many > few, "reinsertion costs writes: {few} {many}");
-}
