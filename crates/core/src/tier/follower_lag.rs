@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use super::snapshot::{Reader, SnapshotError, Writer};
+
 /// Unread evictions after which a job may be judged not worth keeping segments for.
 const EVICTED_UNREAD_MIN: f64 = 64.0;
 /// Share of segments that others must read for it to be worth it.
@@ -58,6 +60,15 @@ impl FollowerLag {
     pub fn estimate(&self) -> Option<FollowerEstimate> {
         (self.read >= READ_MIN && self.is_worthwhile())
             .then(|| FollowerEstimate { lag: MARGIN * self.lag, share: self.share() })
+    }
+
+    pub fn save(&self, writer: &mut Writer) {
+        [self.read, self.evicted_unread, self.lag].into_iter().for_each(|value| writer.f64(value));
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let (read, evicted_unread) = (reader.positive()?, reader.positive()?);
+        Ok(Self { read, evicted_unread, lag: reader.positive()? })
     }
 
     fn share(&self) -> f64 {

@@ -42,6 +42,7 @@ mod passes;
 mod region_queue;
 mod region_table;
 mod shift;
+mod snapshot;
 
 mod kind;
 
@@ -55,6 +56,7 @@ pub use history::{History, HistorySettings, Observation};
 pub use invalid_event::{InvalidEvent, JOBS_MAX, STAGES_MAX};
 pub use jobs::JobCounters;
 pub use kind::{PolicyKind, SEGMENTS_PER_REGION, Settings};
+pub use snapshot::{SnapshotError, sealed_for_tests};
 pub use types::{
     Bucket, Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite,
     Segment, Spec, Stage, Stream,
@@ -131,6 +133,14 @@ pub trait Policy: Send {
 
     /// Handles the announcement or the end of a job.
     fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent>;
+
+    /// What the policy has learned about jobs and reads, for a restart. Looks at the whole history,
+    /// so it is for the end of a process.
+    fn save(&self) -> Vec<u8>;
+
+    /// Continues with what [`Policy::save`] wrote. Regions are not part of it; they come after it,
+    /// by [`Policy::on_recovered`]. On an error nothing changes.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError>;
 
     /// Bytes of memory that the policy has been told of, and regions that are not free.
     fn used(&self) -> Used;

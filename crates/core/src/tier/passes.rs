@@ -17,7 +17,7 @@ const GAP: Duration = Duration::from_mins(1);
 /// Passes in the table, in sets of [`WAYS`]: 2 MiB.
 const SETS: usize = 1 << 14;
 const WAYS: usize = 4;
-/// Parts of a segment that are told apart.
+/// Parts of a segment that are distinguished.
 const PARTS: u32 = 64;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn a_table_that_overflows_forgets_the_oldest() {
         let mut client = Client::new(1 << 40);
-        let begun: usize = (0..200_000).map(|at| client.read(1, at * SEGMENT..at * SEGMENT + 9)).sum();
+        let begun: usize =
+            (0..200_000).map(|at| client.read(1, at * SEGMENT..at * SEGMENT + 9)).sum();
         assert_eq!((begun, client.passes.table.len()), (200_000, SETS * WAYS));
         let recent: usize =
             (190_000..200_000).map(|at| client.read(1, at * SEGMENT..at * SEGMENT + 9)).sum();

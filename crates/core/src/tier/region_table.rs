@@ -1,4 +1,4 @@
-//! Region table: what a policy knows of each region, by its number.
+//! Region table: what a policy knows about each region, by its number.
 //!
 //! Reports may be late: a segment may be reported as stored after its region was freed. So each
 //! region remembers its last generation, and reports on an earlier one are ignored and counted.

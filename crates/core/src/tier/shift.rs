@@ -20,6 +20,7 @@ use super::{
     memory_queue::{Eviction, InMemory, MemoryQueue},
     passes::Passes,
     region_queue::RegionQueue,
+    snapshot::{self, SnapshotError},
     types::{
         Bucket, Decision, Departure, JobEvent, Place, RegionId, Request, Resident, Rewrite,
         Segment, Stream,
@@ -324,6 +325,15 @@ impl Policy for Shift {
         }
         self.priorities.clear();
         Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        snapshot::save(&self.history, &self.jobs, &self.threshold)
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        let Self { history, jobs, threshold, .. } = self;
+        snapshot::restore(snapshot, history, jobs, threshold)
     }
 
     fn used(&self) -> Used {

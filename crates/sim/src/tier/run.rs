@@ -5,8 +5,8 @@ use std::time::Duration;
 use forebay_core::{
     ByteSize,
     tier::{
-        Counters, Decision, Eligibility, FlashModel, Job, JobEvent, Policy, PolicyKind,
-        Settings, Table, Written,
+        Counters, Decision, Eligibility, FlashModel, Job, JobEvent, Policy, PolicyKind, Settings,
+        Table, Written,
     },
 };
 

@@ -7,10 +7,12 @@ use forebay_core::{ByteSize, tier::PolicyKind};
 
 use super::*;
 
-/// A built-in scenario with larger segments and replaced lines.
+/// A built-in scenario with larger segments and replaced lines. Regions have 16 segments, so that
+/// their number is at least 64.
 fn coarse(name: &str, change: &[(&str, &str)]) -> Scenario {
     let found = BUILT_IN.iter().find(|built_in| built_in.name == name).unwrap();
     let mut text = found.text.replace("segment = \"64MiB\"", "segment = \"512MiB\"");
+    text = text.replace("[tier]\n", "[tier]\nregion_segments = 16\n");
     for (from, to) in change {
         assert!(text.contains(from), "`{from}` is not in {name}");
         text = text.replacen(from, to, 1);

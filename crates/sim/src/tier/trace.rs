@@ -153,7 +153,8 @@ impl Requests {
         let regions = u32::try_from(capacity).expect("fewer than 2^32 objects");
         let (segment, region) = (ByteSize(u64::from(OBJECT)), ByteSize(u64::from(OBJECT)));
         let mut settings = Settings { segment, region, ..Settings::new(ByteSize::ZERO, regions) };
-        settings.history.segments_max = settings.history.segments_max.min(2 * self.objects.max(512));
+        settings.history.segments_max =
+            settings.history.segments_max.min(2 * self.objects.max(512));
         let (mut instance, mut flash) = (policy.build(&settings), FlashModel::new(&settings));
         let (mut hits, mut writes) = (0, 0);
         let started = Instant::now();

@@ -15,6 +15,7 @@
 //! No call looks at all segments or buckets. What has left the window is overwritten when its slot
 //! is needed.
 
+mod saved;
 mod segment_table;
 
 use std::time::Duration;
@@ -57,6 +58,7 @@ const COMPARED: usize = 16;
 /// The request history window.
 #[derive(Debug)]
 pub struct History {
+    settings: HistorySettings,
     interval: Duration,
     intervals: u32,
     /// One in 2^shift segments is counted.
@@ -111,6 +113,7 @@ impl History {
         let intervals = u32::try_from(intervals).unwrap_or(u32::MAX).clamp(1, INTERVALS_MAX);
         let logs_max = (settings.segments_max / SEGMENTS_PER_BUCKET).max(BUCKETS_MIN);
         Self {
+            settings: *settings,
             interval,
             intervals,
             shift: 0,

@@ -5,7 +5,10 @@
 //! about 87 % full before a segment finds no slot. A slot holds 32 bits of the hash: one lookup in
 //! 10^8 finds the entry of another segment.
 
-use crate::util::stable_hash::mix;
+use crate::{
+    tier::snapshot::{Reader, SnapshotError, Writer},
+    util::stable_hash::mix,
+};
 
 /// Slots of a set: the hashes fill a cache line.
 const WAYS: usize = 16;
@@ -134,6 +137,37 @@ impl SegmentTable {
         slots.filter(|(tag, stamp)| valid.covers(**tag, **stamp)).count()
     }
 
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.tags.len()
+    }
+
+    /// Writes the valid entries.
+    pub fn save(&self, valid: Validity, writer: &mut Writer) {
+        writer.count(self.len(valid));
+        for (slot, (tag, stamp)) in self.tags.iter().zip(&self.stamps).enumerate() {
+            if valid.covers(*tag, *stamp) {
+                writer.count(slot);
+                writer.u32(*tag);
+                writer.u32(self.positions[slot]);
+                writer.u32(u32::from(*stamp));
+            }
+        }
+    }
+
+    /// Reads entries into an empty table of the same size.
+    pub fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), SnapshotError> {
+        for _ in 0..reader.count(16, self.slots())? {
+            let slot = usize::try_from(reader.u32()?).expect("at least 32 bits");
+            if slot >= self.slots() {
+                return Err(SnapshotError::Damaged);
+            }
+            (self.tags[slot], self.positions[slot]) = (reader.u32()?, reader.u32()?);
+            self.stamps[slot] = u16::try_from(reader.u32()?).map_err(|_| SnapshotError::Damaged)?;
+        }
+        Ok(())
+    }
+
     /// First slots of the two sets of a segment.
     #[inline]
     fn sets_of(&self, key: Key) -> [usize; 2] {
@@ -171,9 +205,8 @@ mod tests {
                 let slot = table.find(Key::new(7, segment), ALL).expect("it was inserted");
                 assert_eq!(u64::from(table.at(slot).position), segment);
             }
-            let strangers = (0..stored).filter(|segment| {
-                table.find(Key::new(8, *segment), ALL).is_some()
-            });
+            let strangers =
+                (0..stored).filter(|segment| table.find(Key::new(8, *segment), ALL).is_some());
             assert!(strangers.count() <= 1);
         }
     }

@@ -20,6 +20,7 @@ mod eta;
 mod positions;
 mod progress;
 mod registry;
+mod saved;
 mod spec;
 
 #[cfg(test)]

@@ -40,9 +40,9 @@ pub(in crate::tier) struct JobState {
     pub(super) stage_bytes: u64,
     pub(super) bytes: u64,
     tick_bytes: u64,
-    measured_rate: f64,
+    pub(super) measured_rate: f64,
     /// Time of the last measurement.
-    measured_at: Duration,
+    pub(super) measured_at: Duration,
     /// Mean distance between a segment's trail position and the job's, as a share of the trail.
     pub scatter: f64,
     pub(super) reads: u64,

@@ -22,9 +22,9 @@ pub(in crate::tier) type JobIndex = u32;
 pub(in crate::tier) type ReadingIndex = u32;
 
 /// Most readers of a bucket at once, which bounds the cost of an estimate.
-const READERS_MAX: usize = 64;
+pub(super) const READERS_MAX: usize = 64;
 /// Most readings at once, some hundred bytes each, reserved at the start.
-const READINGS_MAX: usize = 1 << 17;
+pub(super) const READINGS_MAX: usize = 1 << 17;
 /// Jobs and readings that a slice of a tick looks at.
 const TICK_READINGS: usize = 1024;
 /// Lease of an announced job that has not started, from its announced start if there is one.
@@ -55,6 +55,7 @@ pub struct JobCounters {
 #[derive(Debug)]
 pub(in crate::tier) struct Jobs {
     lease: Duration,
+    bitmap_bytes: ByteSize,
     pub(super) ids: StableMap<Job, JobIndex>,
     pub(super) states: Vec<Option<JobState>>,
     pub(super) readings: Vec<Option<Reading>>,
@@ -75,6 +76,7 @@ impl Jobs {
     pub fn new(lease: Duration, segment: ByteSize, bitmaps: ByteSize) -> Self {
         Self {
             lease,
+            bitmap_bytes: bitmaps,
             ids: StableMap::default(),
             states: Vec::new(),
             readings: Vec::new(),
@@ -86,6 +88,11 @@ impl Jobs {
             segment_bytes: segment.0 as f64,
             counters: JobCounters::default(),
         }
+    }
+
+    /// Without jobs, with the same settings.
+    pub(super) fn empty(&self) -> Self {
+        Self::new(self.lease, ByteSize::ZERO, self.bitmap_bytes)
     }
 
     /// Drops a job that has ended.
@@ -170,8 +177,7 @@ impl Jobs {
     /// Whether a job has announced a bucket.
     pub fn has_announced(&self, job: Job, bucket: Bucket) -> bool {
         let Some(index) = self.ids.get(&job) else { return false };
-        self.readers(bucket)
-            .any(|(_, reading)| reading.job == *index && reading.stage.is_some())
+        self.readers(bucket).any(|(_, reading)| reading.job == *index && reading.stage.is_some())
     }
 
     /// Trail position of a job in a bucket.

@@ -50,9 +50,9 @@ use super::{
     kind::Settings,
     passes::Passes,
     region_table::RegionTable,
+    snapshot::{self, SnapshotError},
     types::{
-        Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite,
-        Stream,
+        Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite, Stream,
     },
 };
 use crate::ByteSize;
@@ -176,7 +176,8 @@ impl NextUse {
         }
     }
 
-    /// The region with the latest rank of those that may be evicted. Ranks that are not recent are recomputed first.
+    /// The region with the latest rank of those that may be evicted. Ranks that are not recent are
+    /// recomputed first.
     fn last_region(&mut self, now: Duration) -> Option<(Rank, u32)> {
         for _ in 0..VERIFIED_MAX {
             let (rank, index) = self.order.last()?;
@@ -213,7 +214,8 @@ impl NextUse {
             return false;
         }
         if candidate.expectation != Expectation::Read && !self.model.is_popular(bucket) {
-            let follower_lag = brought_by.and_then(|job| self.model.jobs.follower_lag(job)).copied();
+            let follower_lag =
+                brought_by.and_then(|job| self.model.jobs.follower_lag(job)).copied();
             if !self.trials.allows(candidate.expectation, follower_lag.as_ref(), segment) {
                 return false;
             }
@@ -428,6 +430,15 @@ impl Policy for NextUse {
         self.begin_sweep();
         self.work(now, TICK_RANKS);
         Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        snapshot::save(&self.model.history, &self.model.jobs, &self.threshold)
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        let Self { model, threshold, .. } = self;
+        snapshot::restore(snapshot, &mut model.history, &mut model.jobs, threshold)
     }
 
     fn used(&self) -> Used {

@@ -119,8 +119,7 @@ impl ReadModel {
             return Rank::by_age(content.touched);
         }
         for at in content.sample() {
-            let candidate =
-                self.candidate(now, Bucket(at.bucket), at.position, content.touched);
+            let candidate = self.candidate(now, Bucket(at.bucket), at.position, content.touched);
             if candidate.expected > 0.0 {
                 let seconds = candidate.rank.seconds() - now_s;
                 reads_per_second += 1.0 / seconds.max(SECONDS_MIN);

@@ -85,9 +85,11 @@ impl Streams {
             let other_kind = if used.expectation == own.expectation { 0.0 } else { 1e3 };
             other_kind + ((used.seconds + 1.0) / (own.seconds + 1.0)).ln().abs()
         };
-        let nearest = self.uses.iter().enumerate().min_by(|(_, one), (_, other)| {
-            distance(one).total_cmp(&distance(other))
-        });
+        let nearest = self
+            .uses
+            .iter()
+            .enumerate()
+            .min_by(|(_, one), (_, other)| distance(one).total_cmp(&distance(other)));
         nearest.map_or(0, |(at, _)| at)
     }
 }

@@ -6,6 +6,7 @@ mod events;
 mod next_use;
 mod regions;
 mod shift;
+mod snapshots;
 mod unannounced;
 
 use std::time::Duration;

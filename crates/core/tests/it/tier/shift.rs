@@ -27,11 +27,9 @@ fn a_hit_renews_a_segment_under_lru_but_not_under_fifo() {
 /// History Window to populate."
 #[test]
 fn historic_waits_for_a_second_reader_and_future_does_not() {
-    for (kind, first) in [
-        (PolicyKind::Historic, false),
-        (PolicyKind::Future, true),
-        (PolicyKind::Hybrid, true),
-    ] {
+    for (kind, first) in
+        [(PolicyKind::Historic, false), (PolicyKind::Future, true), (PolicyKind::Hybrid, true)]
+    {
         let mut world = world(kind);
         world.announce(1, &spec(&[1], 50));
         world.announce(2, &spec(&[1], 50));
