@@ -90,10 +90,10 @@ impl Setup {
         let nodes = u64::from(self.nodes);
         let (segment, flash) = (self.workload.segment, self.flash.0 / nodes);
         let region_segments = u64::from(self.region_segments);
-        // The first block of a region and the headers of its entries take as much as a segment,
-        // unless each segment is a region of its own.
-        let on_device = region_segments + u64::from(region_segments > 1);
-        let regions = (flash / (on_device * segment.0)).max(1);
+        // The first block of a region and the headers of its entries take one part in 256, unless
+        // segments are evicted one by one.
+        let usable = if region_segments > 1 { flash / 256 * 255 } else { flash };
+        let regions = (usable / (region_segments * segment.0)).max(1);
         let regions = u32::try_from(regions).expect("`check` limits the number of segments");
         let mut settings = Settings::new(ByteSize(self.dram.0 / nodes), regions);
         (settings.segment, settings.region) = (segment, ByteSize(region_segments * segment.0));
