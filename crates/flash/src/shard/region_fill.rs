@@ -27,6 +27,7 @@ impl<T> Shard<T> {
         if self.regions.iter().any(freeing) {
             return Ok(None);
         }
+        let size = self.superblock.geometry.region_size;
         let Self { groups, regions, eviction, .. } = self;
         let mut candidates = regions.iter().enumerate().filter_map(|(at, region)| {
             let group = groups.get(&region.group?)?;
@@ -38,6 +39,7 @@ impl<T> Shard<T> {
                 class: group.class,
                 entries: region.entries,
                 bytes: region.bytes,
+                size,
             })
         });
         let Some(victim) = eviction.victim(&mut candidates) else {
