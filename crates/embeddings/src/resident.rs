@@ -56,8 +56,9 @@ pub(crate) struct Packed {
 const ABSENT: Key = Key::new(TableId(u16::MAX), Key::ROWS_MAX - 1).expect("it is below the limit");
 
 /// Bytes that a resident row costs here beside its own, if its place is its slot, or else.
-const IN_PLACE_BYTES: u32 = size_of::<Key>() as u32;
-const PACKED_BYTES: u32 = IN_PLACE_BYTES + 2 * size_of::<u32>() as u32;
+const IN_PLACE_BYTES: u32 = 8;
+const PACKED_BYTES: u32 = IN_PLACE_BYTES + 2 * 4;
+const _: () = assert!(IN_PLACE_BYTES as usize == size_of::<Key>());
 
 impl Resident {
     /// No rows of these tables yet. Tables that are not `pinned` use slabs with pages of at most

@@ -424,7 +424,9 @@ impl Group {
             self.window_used -= self.weight_of(slot);
         }
         let gone: Vec<Slot> = self.rows.slots().filter(|slot| slot.0 as usize >= slots).collect();
-        gone.into_iter().for_each(|slot| self.evict(slot, outcome));
+        for slot in gone {
+            self.evict(slot, outcome);
+        }
         if slots < self.rows.directory.slot_count() {
             self.rows.truncate(slots);
         }

@@ -65,7 +65,7 @@ const _: () = assert!(size_of::<Row>() == 8);
 #[derive(Debug)]
 pub(super) struct Rows {
     pub directory: Directory,
-    rows: Vec<Row>,
+    residents: Vec<Row>,
     /// The window, oldest first.
     window: VecDeque<Slot>,
     /// The rows that the current request needs.
@@ -84,7 +84,7 @@ impl Rows {
     pub fn new(planned: u64) -> Self {
         Self {
             directory: Directory::new(planned),
-            rows: Vec::new(),
+            residents: Vec::new(),
             window: VecDeque::new(),
             protected: Vec::new(),
             carried: [Slot(u32::MAX); CARRIED],
@@ -96,19 +96,19 @@ impl Rows {
 
     /// Bytes of all residents and of the index.
     pub fn bytes(&self) -> u64 {
-        let slots = size_of_val(&self.rows[..]);
+        let slots = size_of_val(&self.residents[..]);
         let lists = (self.window.capacity() + self.protected.capacity()) * size_of::<Slot>();
         self.directory.bytes() + (slots + lists) as u64
     }
 
     #[inline]
     pub fn level(&self, slot: Slot) -> DecayedFrequency {
-        DecayedFrequency(u32::from(self.rows[slot.0 as usize].level) * STORED_STEP)
+        DecayedFrequency(u32::from(self.residents[slot.0 as usize].level) * STORED_STEP)
     }
 
     #[inline]
     pub fn last(&self, slot: Slot) -> u32 {
-        self.rows[slot.0 as usize].last
+        self.residents[slot.0 as usize].last
     }
 
     /// Records an access at this level. Rises smaller than a step count with that probability.
@@ -116,19 +116,19 @@ impl Rows {
     pub fn access(&mut self, slot: Slot, access: DecayedFrequency, time: u32) {
         let dither = mix(u64::from(time)) as u32 % STORED_STEP;
         let level = self.level(slot).plus(access).0 + dither;
-        let row = &mut self.rows[slot.0 as usize];
+        let row = &mut self.residents[slot.0 as usize];
         (row.level, row.last) = (stored(DecayedFrequency(level)), time);
     }
 
     #[inline]
     pub fn place(&self, slot: Slot) -> Place {
-        self.rows[slot.0 as usize].place
+        self.residents[slot.0 as usize].place
     }
 
     /// Notes that the current request needs this row. Returns whether it is the first to say so.
     #[inline]
     pub fn protect(&mut self, slot: Slot) -> bool {
-        let protected = &mut self.rows[slot.0 as usize].protected;
+        let protected = &mut self.residents[slot.0 as usize].protected;
         if *protected {
             return false;
         }
@@ -140,7 +140,7 @@ impl Rows {
     /// Ends a request: it needs its rows no longer.
     pub fn end_request(&mut self) {
         for slot in self.protected.drain(..) {
-            self.rows[slot.0 as usize].protected = false;
+            self.residents[slot.0 as usize].protected = false;
         }
         if self.protected.capacity() > super::SCRATCH_KEYS_MAX {
             self.protected = Vec::new();
@@ -152,9 +152,9 @@ impl Rows {
     pub fn insert(&mut self, key: Key, level: DecayedFrequency, last: u32, place: Place) -> Slot {
         let slot = self.directory.insert(key);
         let row = Row { last, level: stored(level), place, protected: false };
-        match self.rows.get_mut(slot.0 as usize) {
+        match self.residents.get_mut(slot.0 as usize) {
             Some(free) => *free = row,
-            None => self.rows.push(row),
+            None => self.residents.push(row),
         }
         if place == Place::Window {
             // Doubling the list would cost more than the window's rows themselves justify.
@@ -169,7 +169,7 @@ impl Rows {
     /// Removes a row that is not in the window.
     pub fn remove(&mut self, slot: Slot) {
         self.directory.remove(slot);
-        self.rows[slot.0 as usize].place = Place::None;
+        self.residents[slot.0 as usize].place = Place::None;
     }
 
     /// The oldest row of the window that the current request does not need. Older ones that it
@@ -177,7 +177,7 @@ impl Rows {
     pub fn oldest_in_window(&mut self, mut left: impl FnMut(Key)) -> Option<Slot> {
         loop {
             let slot = *self.window.front()?;
-            if !self.rows[slot.0 as usize].protected {
+            if !self.residents[slot.0 as usize].protected {
                 return Some(slot);
             }
             left(self.directory.key(slot));
@@ -188,7 +188,7 @@ impl Rows {
     /// Moves the oldest row of the window to the main part.
     pub fn leave_window(&mut self) -> Slot {
         let slot = self.window.pop_front().expect("the window has a row");
-        self.rows[slot.0 as usize].place = Place::Main;
+        self.residents[slot.0 as usize].place = Place::Main;
         slot
     }
 
@@ -203,7 +203,7 @@ impl Rows {
         for slot in self.carried {
             self.consider(slot, now, time, idle, &mut found);
         }
-        let slots = self.rows.len() as u64;
+        let slots = self.residents.len() as u64;
         for _ in 0..(CANDIDATES - CARRIED) * DRAWS_PER_CANDIDATE {
             if found.considered >= CANDIDATES || slots == 0 {
                 break;
@@ -230,7 +230,7 @@ impl Rows {
         idle: IdleBound,
         into: &mut Candidates,
     ) {
-        let Some(row) = self.rows.get_mut(slot.0 as usize) else { return };
+        let Some(row) = self.residents.get_mut(slot.0 as usize) else { return };
         if row.place == Place::Main && !row.protected {
             let since = log2(time.wrapping_sub(row.last).max(1));
             row.level = row.level.min(stored(idle.after(now, since)));
@@ -240,16 +240,16 @@ impl Rows {
 
     #[inline]
     fn is_evictable(&self, slot: Slot, place: Place) -> bool {
-        let row = self.rows[slot.0 as usize];
+        let row = self.residents[slot.0 as usize];
         row.place == place && !row.protected
     }
 
     /// A row of this place that the current request does not need, found one by one. The search
     /// goes on where the last one ended, so that a request passes each row a few times at most.
     pub fn search(&mut self, place: Place) -> Option<Slot> {
-        while self.searched < self.rows.len() * ROUNDS_PER_REQUEST {
+        while self.searched < self.residents.len() * ROUNDS_PER_REQUEST {
             self.searched += 1;
-            self.hand = if self.hand + 1 < self.rows.len() { self.hand + 1 } else { 0 };
+            self.hand = if self.hand + 1 < self.residents.len() { self.hand + 1 } else { 0 };
             let slot = Slot(u32::try_from(self.hand).expect("slots are numbered in 32 bits"));
             if self.is_evictable(slot, place) {
                 return Some(slot);
@@ -260,7 +260,7 @@ impl Rows {
 
     /// Recomputes all levels from level and time of the last access.
     pub fn change_levels(&mut self, change: impl Fn(DecayedFrequency, u32) -> DecayedFrequency) {
-        for row in &mut self.rows {
+        for row in &mut self.residents {
             let level = DecayedFrequency(u32::from(row.level) * STORED_STEP);
             row.level = stored(change(level, row.last));
         }
@@ -268,15 +268,15 @@ impl Rows {
 
     /// All residents.
     pub fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
-        let used = self.rows.iter().zip(0..).filter(|(row, _)| row.place != Place::None);
+        let used = self.residents.iter().zip(0..).filter(|(row, _)| row.place != Place::None);
         used.map(|(_, slot)| Slot(slot))
     }
 
     /// Frees the memory of free slots from number `slots` on.
     pub fn truncate(&mut self, slots: usize) {
         self.directory.truncate(slots);
-        self.rows.truncate(slots);
-        self.rows.shrink_to_fit();
+        self.residents.truncate(slots);
+        self.residents.shrink_to_fit();
         self.hand = 0;
     }
 }

@@ -217,6 +217,8 @@ impl ShadowTuning {
     /// For a cache of `rows` rows, with this number of tracked keys at most.
     pub fn new(rows: u64, tracked_max: u32) -> Self {
         let keys = tracked_max as usize + 1;
+        let mut positions = KeyMap::default();
+        positions.reserve(keys);
         let mut half_life = (rows as f64 * HALF_LIFE_MIN_SHARE).max(HALF_LIFE_MIN) / HALF_LIFE_STEP;
         let half_lives = [(); HALF_LIVES].map(|()| {
             half_life *= HALF_LIFE_STEP;
@@ -224,7 +226,7 @@ impl ShadowTuning {
         });
         Self {
             tracked: Vec::with_capacity(keys),
-            positions: KeyMap::with_capacity_and_hasher(keys, Default::default()),
+            positions,
             hand: 0,
             sampled_below: u64::MAX,
             half_lives,
