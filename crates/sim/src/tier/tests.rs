@@ -183,8 +183,10 @@ fn no_policy_beats_the_optimum() {
 #[test]
 fn six_nodes_absorb_as_much_as_one() {
     let absorbed = |nodes: &str| {
-        let scenario =
-            coarse("shift-synchronized", &[("[tier]", &format!("[tier]\nnodes = {nodes}"))]);
+        let scenario = coarse(
+            "shift-synchronized",
+            &[("region_segments = 16", &format!("region_segments = 4\nnodes = {nodes}"))],
+        );
         let setup =
             scenario.setups.iter().find(|s| s.variant.as_deref() == Some("skew-10")).unwrap();
         run(&scenario, setup, PolicyKind::NextUse).absorbed() as f64
