@@ -86,7 +86,7 @@ impl ObjectCounters {
             ),
             row(
                 "gateway_answers_restarted",
-                "Answers that began again because the object changed before the first byte was sent.",
+                "Answers that began again because the object changed before a byte was sent.",
                 &self.restarts,
             ),
             row(
