@@ -235,7 +235,7 @@ def serve(args: argparse.Namespace) -> None:
         scores.append(model(part.dense, in_memory(tables, part)))
     equal = torch.equal(ours, torch.cat(scores))
     micros.sort()
-    print(f"tables {path.stat().st_size / 1e6:.1f} MB, memory for rows {memory / 1e6:.2f} MB")
+    print(f"tables {path.stat().st_size / 1e6:.1f} MB, memory {memory / 1e6:.2f} MB")
     resident = stats["resident_bytes"]
     print(f"rows in memory: {resident / 1e6:.2f} MB; the process grew by {grown / 1e3:.1f} MB")
     perfect, hits = stats["perfect"] / stats["samples"], stats["hits"] / stats["keys"]

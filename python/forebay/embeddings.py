@@ -307,8 +307,8 @@ class EmbeddingBag(_Lookup):
     table
         A path or a `Table`. Its shape must be ``(num_embeddings, embedding_dim)``.
     memory
-        Memory for the bytes of rows: an ``int``, or a string such as ``"2GiB"``. Bookkeeping comes
-        on top, about 250 bytes per resident row.
+        Memory for rows, their bookkeeping and kept buffers: an ``int``, or a string such as
+        ``"2GiB"``. Bookkeeping is about 47 bytes per row. 0 keeps no row.
     policy
         Replacement policy; ``forebay embed policies`` lists them.
     io
@@ -420,8 +420,8 @@ class EmbeddingCollection(_Lookup):
     tables
         Paths, or `Table`\\ s.
     memory
-        Memory for the bytes of all rows: an ``int``, or a string such as ``"2GiB"``. Bookkeeping
-        comes on top, about 250 bytes per resident row.
+        Memory for all rows, their bookkeeping and kept buffers: an ``int``, or a string such as
+        ``"2GiB"``. Bookkeeping is about 47 bytes per row. 0 keeps no row.
     mode, include_last_offset, padding_idx
         As in ``torch.nn.EmbeddingBag``, for all tables; ``padding_idx`` may be a list.
     policy, io

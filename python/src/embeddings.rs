@@ -209,6 +209,10 @@ impl Tables {
             ("rows_replaced", stats.rows_replaced),
             ("resident_rows", stats.resident_rows),
             ("resident_bytes", stats.resident_bytes),
+            ("directory_bytes", stats.directory_bytes),
+            ("ghost_bytes", stats.ghost_bytes),
+            ("tuning_bytes", stats.tuning_bytes),
+            ("buffer_bytes", stats.buffer_bytes),
             ("memory_bytes", stats.memory_bytes),
             ("pinned_tables", stats.pinned_tables),
         ])

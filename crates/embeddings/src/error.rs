@@ -34,6 +34,11 @@ pub enum OpenError {
     Memory { needed: ByteSize, available: ByteSize },
     #[error("cannot allocate {needed} for pinned tables ({source}); give less `memory`")]
     NoMemory { needed: ByteSize, source: io::Error },
+    #[error(
+        "`memory` = {memory} is too little for a row and its bookkeeping; give at least {least}, \
+         or 0 to keep no row"
+    )]
+    TooLittle { memory: u64, least: u64 },
     #[error("no tables; give at least one")]
     None,
     #[error(

@@ -12,9 +12,6 @@ use crate::{
     resident::Table,
 };
 
-/// Limit on the memory that a prefetch leaves to the next operation.
-const REUSED_BYTES_MAX: usize = 16 << 20;
-
 /// Rows by key, in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
@@ -36,11 +33,12 @@ impl Fetched {
         self.tables.resize(tables, None);
     }
 
-    /// Frees the memory of an unusually large operation.
-    pub fn shrink(&mut self) {
-        if self.bytes.capacity() > REUSED_BYTES_MAX {
-            *self = Self::default();
-        }
+    /// Bytes allocated.
+    pub fn bytes(&self) -> u64 {
+        let lists = self.bytes.capacity()
+            + self.missing.capacity() * size_of::<Key>()
+            + self.tables.capacity() * size_of::<Option<Arc<Table>>>();
+        (self.offsets.allocation_size() + lists) as u64
     }
 
     /// Copies a resident row, which may be evicted before it is needed.

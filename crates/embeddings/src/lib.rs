@@ -57,7 +57,7 @@ pub use io::Io;
 pub use output::Pooling;
 pub use quantize::{QuantizeError, Quantized, quantize};
 pub use stats::Stats;
-pub use tables::{BOOKKEEPING_BYTES_PER_ROW, Options, Tables};
+pub use tables::{MemoryDivision, Options, Tables, memory_without_buffers};
 
 /// The contents of a table file by its header, and its length in bytes.
 pub fn inspect(path: &Path) -> Result<(Contents, u64), OpenError> {

@@ -17,6 +17,7 @@
 
 use std::{ops::Range, sync::Arc, sync::atomic::Ordering::Relaxed, thread};
 
+use forebay_core::embeddings::{Evicted, Policy, Slot};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
@@ -104,7 +105,7 @@ impl Tables {
         samples: usize,
         output: &mut impl Output,
     ) -> Result<(), LookupError> {
-        let mut scratch = self.idle.lock().pop().unwrap_or_default();
+        let mut scratch = self.idle.lock().take();
         self.decide(bags, samples, &mut scratch);
         let mut counts = self.take_resident(bags, samples, &mut scratch, output);
         let read = self.read_missing(&mut scratch);
@@ -115,24 +116,38 @@ impl Tables {
         }
         self.apply_decisions(&scratch.fetched, read.is_ok());
         self.counters.add(&counts);
-        self.idle.lock().push(scratch);
+        self.idle.lock().give(scratch);
         read?;
         Ok(())
     }
 
     /// Step 1: the policy decides.
     fn decide(&self, bags: &[Bags<'_>], samples: usize, scratch: &mut Scratch) {
+        let Scratch { keys, slots_at, slots, outcome, .. } = scratch;
+        slots.clear();
+        slots.resize(bags.iter().map(|bags| bags.keys().len()).sum(), None);
         let Some(state) = &self.policy else { return };
         let mut state = state.lock();
         for sample in 0..samples {
-            scratch.keys.clear();
-            for (table, bags) in bags.iter().enumerate().filter(|(table, _)| !self.pinned[*table]) {
-                let rows = bags.bag(sample).1.iter().filter_map(|key| bags.row(*key));
-                scratch.keys.extend(rows.map(|row| key(table, row)));
+            keys.clear();
+            slots_at.clear();
+            let mut first = 0;
+            for (table, bags) in bags.iter().enumerate() {
+                if !self.pinned[table] {
+                    let (start, bag) = bags.bag(sample);
+                    for (index, row) in bag_rows(bags, bag) {
+                        keys.push(key(table, row));
+                        slots_at.push(first + start + index);
+                    }
+                }
+                first += bags.keys().len();
             }
             let PolicyState { policy, evicted } = &mut *state;
-            policy.request(&scratch.keys, &mut scratch.outcome);
-            evicted.append(&mut scratch.outcome.evicted);
+            policy.request(keys, outcome);
+            evicted.append(&mut outcome.evicted);
+            for (at, slot) in slots_at.iter().zip(&outcome.slots) {
+                slots[*at] = *slot;
+            }
             if (sample + 1).is_multiple_of(SAMPLES_PER_LOCK) {
                 MutexGuard::bump(&mut state);
             }
@@ -147,14 +162,24 @@ impl Tables {
         scratch: &mut Scratch,
         output: &mut impl Output,
     ) -> Counts {
-        let Scratch { missed, waiting, fetched, .. } = scratch;
+        let Scratch { missed, waiting, fetched, slots, .. } = scratch;
         missed.clear();
         missed.resize(samples, false);
         waiting.clear();
         fetched.clear(bags.len());
         let resident = self.resident.read();
-        let keys: usize = bags.iter().map(|bags| bags.keys().len()).sum();
-        let threads = (keys / KEYS_PER_THREAD).clamp(1, self.threads);
+        let mut rest = &slots[..];
+        let table_slots: Vec<&[Option<Slot>]> = bags
+            .iter()
+            .map(|bags| {
+                let (own, others) = rest.split_at(bags.keys().len());
+                rest = others;
+                own
+            })
+            .collect();
+        let bags: Vec<Slotted<'_>> =
+            bags.iter().zip(table_slots).map(|(bags, slots)| Slotted { bags, slots }).collect();
+        let threads = (slots.len() / KEYS_PER_THREAD).clamp(1, self.threads);
         let mut parts = output.parts(samples * bags.len(), threads);
         let mut counts = Counts { samples: samples as u64, ..Counts::default() };
         let first = if parts.is_empty() { None } else { Some(parts.remove(0)) };
@@ -162,13 +187,13 @@ impl Tables {
             let others: Vec<_> = parts
                 .into_iter()
                 .map(|(part, mut output)| {
-                    let resident = &resident;
+                    let (resident, bags) = (&resident, &bags);
                     scope.spawn(move || take_part(bags, samples, part, resident, &mut output))
                 })
                 .collect();
             // This thread takes the first part.
             let own = first
-                .map(|(part, mut output)| take_part(bags, samples, part, &resident, &mut output));
+                .map(|(part, mut output)| take_part(&bags, samples, part, &resident, &mut output));
             let others = others.into_iter().map(|other| other.join().expect("it does not panic"));
             for taken in own.into_iter().chain(others) {
                 counts.keys += taken.keys;
@@ -179,8 +204,10 @@ impl Tables {
         for &(table, sample) in &*waiting {
             missed[sample] = true;
             let view = resident.view(table);
-            for (_, row) in bag_rows(&bags[table], bags[table].bag(sample).1) {
-                match view.find(row) {
+            let Slotted { bags, slots } = bags[table];
+            let (start, bag) = bags.bag(sample);
+            for (index, row) in bag_rows(bags, bag) {
+                match view.find(row, slots[start + index]) {
                     Some(found) => fetched.add_resident(key(table, row), found),
                     None => add_missing(fetched, &resident, view, table, row),
                 }
@@ -240,22 +267,46 @@ impl Tables {
         let mut resident = self.resident.write();
         if let Some(state) = &mut state {
             let PolicyState { policy, evicted } = &mut **state;
-            for key in evicted.drain(..).filter(|key| !policy.contains(*key)) {
-                resident.remove(key);
-            }
+            apply_evictions(&mut resident, &**policy, evicted);
         }
         for &key in missing {
             let table = usize::from(key.table().0);
-            let admitted = self.pinned[table]
-                || state.as_ref().is_some_and(|state| state.policy.contains(key));
             // A row that was read before a replacement is not kept after it.
-            if admitted && Arc::ptr_eq(resident.table(table), fetched.table(key)) {
-                resident.insert(key, fetched.row(key, self.layouts[table].row_bytes() as usize));
+            if !Arc::ptr_eq(resident.table(table), fetched.table(key)) {
+                continue;
+            }
+            let width = self.layouts[table].row_bytes() as usize;
+            if self.pinned[table] {
+                resident.insert_pinned(key, fetched.row(key, width));
+            } else if let Some(slot) = state.as_ref().and_then(|state| state.policy.slot(key)) {
+                resident.insert(key, slot, fetched.row(key, width));
             }
         }
         let used = resident.packed_bytes();
         assert!(used <= self.memory, "{used} bytes of rows in a memory of {}", self.memory);
     }
+}
+
+/// Removes the rows that the policy has evicted from their slots.
+pub(crate) fn apply_evictions(
+    resident: &mut Resident,
+    policy: &dyn Policy,
+    evicted: &mut Vec<Evicted>,
+) {
+    for Evicted { key, slot } in evicted.drain(..) {
+        // It may be back in the same slot.
+        if policy.slot(key) != Some(slot) {
+            resident.remove(key, slot);
+        }
+    }
+    resident.truncate(policy.slot_count());
+}
+
+/// The bags of a table, and the slot of each of their keys.
+#[derive(Clone, Copy)]
+struct Slotted<'a> {
+    bags: &'a Bags<'a>,
+    slots: &'a [Option<Slot>],
 }
 
 /// Result of step 2 for a part of the bags.
@@ -269,7 +320,7 @@ struct Taken {
 
 /// Step 2 for a range of bags, which are numbered table by table.
 fn take_part(
-    bags: &[Bags<'_>],
+    bags: &[Slotted<'_>],
     samples: usize,
     part: Range<usize>,
     resident: &Resident,
@@ -281,7 +332,7 @@ fn take_part(
     while next < part.end {
         let (table, first) = (next / samples, next % samples);
         let last = samples.min(first + part.end - next);
-        take_table(&bags[table], table, first..last, resident, output, &mut taken, &mut rows);
+        take_table(bags[table], table, first..last, resident, output, &mut taken, &mut rows);
         next += last - first;
     }
     taken
@@ -289,7 +340,7 @@ fn take_part(
 
 /// Step 2 for a range of bags of one table.
 fn take_table<'a>(
-    bags: &Bags<'_>,
+    Slotted { bags, slots }: Slotted<'_>,
     table: usize,
     samples: Range<usize>,
     resident: &'a Resident,
@@ -305,7 +356,7 @@ fn take_table<'a>(
         }
         if let [only] = bag
             && let Some(row) = bags.row(*only)
-            && let Some(found) = view.find(row)
+            && let Some(found) = view.find(row, slots[start])
         {
             taken.keys += 1;
             taken.hits += 1;
@@ -316,7 +367,7 @@ fn take_table<'a>(
         let mut keys = 0;
         for (index, row) in bag_rows(bags, bag) {
             keys += 1;
-            rows.extend(view.find(row).map(|found| (index, found)));
+            rows.extend(view.find(row, slots[start + index]).map(|found| (index, found)));
         }
         taken.keys += keys as u64;
         taken.hits += rows.len() as u64;
@@ -349,7 +400,7 @@ pub(crate) fn add_missing(
     }
     let first = row / rows_per_block * rows_per_block;
     for row in first..(first + rows_per_block).min(table.layout.rows) {
-        if view.find(row).is_none() {
+        if view.find(row, None).is_none() {
             fetched.add_missing(key(number, row), table);
         }
     }

@@ -22,7 +22,7 @@ impl Tables {
             let layout = layout.ok_or(LookupError::NoTable { table: *table, tables })?;
             Bags::single(keys).check(*table, layout.rows)?;
         }
-        let mut scratch = self.idle.lock().pop().unwrap_or_default();
+        let mut scratch = self.idle.lock().take();
         self.decide_prefetch(known, &mut scratch);
         self.find_missing(&mut scratch);
         let read = self.read_missing(&mut scratch);
@@ -31,20 +31,23 @@ impl Tables {
             self.counters.add_prefetch(rows, cost.reads, cost.bytes);
         }
         self.apply_decisions(&scratch.fetched, read.is_ok());
-        scratch.fetched.shrink();
-        self.idle.lock().push(scratch);
+        self.idle.lock().give(scratch);
         read?;
         Ok(rows)
     }
 
     /// Step 1: collects the keys that are known or implied and should be resident.
     fn decide_prefetch(&self, known: &[(usize, &[i64])], scratch: &mut Scratch) {
-        let Scratch { keys, outcome, .. } = scratch;
+        let Scratch { keys, slots, outcome, .. } = scratch;
         keys.clear();
+        slots.clear();
         for (table, rows) in known {
             keys.extend(rows.iter().map(|row| key(*table, row.cast_unsigned())));
         }
-        let Some(state) = &self.policy else { return };
+        let Some(state) = &self.policy else {
+            keys.retain(|key| self.pinned[usize::from(key.table().0)]);
+            return slots.resize(keys.len(), None);
+        };
         let mut state = state.lock();
         let PolicyState { policy, evicted } = &mut *state;
         let mut implied = Vec::new();
@@ -55,17 +58,18 @@ impl Tables {
         policy.prefetch(keys, outcome);
         evicted.append(&mut outcome.evicted);
         keys.retain(|key| self.pinned[usize::from(key.table().0)] || policy.contains(*key));
+        slots.extend(keys.iter().map(|key| policy.slot(*key)));
     }
 
     /// Step 2: notes the keys that are not in memory.
     fn find_missing(&self, scratch: &mut Scratch) {
-        let Scratch { keys, fetched, .. } = scratch;
+        let Scratch { keys, slots, fetched, .. } = scratch;
         fetched.clear(self.layouts.len());
         let resident = self.resident.read();
-        for key in keys {
+        for (key, slot) in keys.iter().zip(slots) {
             let table = usize::from(key.table().0);
             let view = resident.view(table);
-            if view.find(key.row()).is_none() {
+            if view.find(key.row(), *slot).is_none() {
                 add_missing(fetched, &resident, view, table, key.row());
             }
         }

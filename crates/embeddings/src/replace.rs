@@ -6,12 +6,15 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::{
     error::ReplaceError,
     file::{DataFile, Source},
     format::Layout,
+    lookup::apply_evictions,
     resident::Table,
-    tables::{Tables, key},
+    tables::{PolicyState, Tables, key},
 };
 
 impl Tables {
@@ -38,7 +41,13 @@ impl Tables {
             .file
             .write(offset, bytes)
             .map_err(|source| ReplaceError::Io { path: current.file.path().to_owned(), source })?;
+        let mut state = self.policy.as_ref().map(Mutex::lock);
         let mut resident = self.resident.write();
+        // Rows that were evicted are removed first: no slot leads to them any more.
+        if let Some(state) = &mut state {
+            let PolicyState { policy, evicted } = &mut **state;
+            apply_evictions(&mut resident, &**policy, evicted);
+        }
         for number in 0..self.layouts.len() {
             let other = Table::clone(resident.table(number));
             if !Arc::ptr_eq(&other.file, &current.file) || !other.layout.overlaps(&current.layout) {
@@ -47,7 +56,9 @@ impl Tables {
             // Several tables may have the same rows of one file.
             if other.layout == current.layout {
                 for (row, bytes) in (first..).zip(bytes.chunks_exact(row_bytes as usize)) {
-                    resident.overwrite(key(number, row), bytes);
+                    let key = key(number, row);
+                    let slot = state.as_ref().and_then(|state| state.policy.slot(key));
+                    resident.overwrite(key, slot, bytes);
                 }
             } else {
                 resident.clear(number);

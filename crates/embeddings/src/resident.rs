@@ -3,10 +3,15 @@
 //! A policy decides what *should* be resident; this module has what *is*. The two differ briefly:
 //! an admitted row is inserted when it has been read, an evicted one is removed at the end of its
 //! request. Pinned tables have space for every row, filled on first access, and no policy.
+//!
+//! There is no index here. A row is found by the slot that the policy has given it.
+//!
+//! **Invariant:** a slot is believed only if it has the key that is looked for, because the policy
+//! may have given it to another row since.
 
 use std::{io, sync::Arc};
 
-use forebay_core::embeddings::{Key, KeyMap, TableId};
+use forebay_core::embeddings::{Key, Slot, TableId};
 use memmap2::{Advice, MmapMut};
 
 use crate::{file::DataFile, format::Layout, slab::Slab};
@@ -28,18 +33,41 @@ pub(crate) struct Resident {
     tables: Vec<Arc<Table>>,
     /// The pinned tables.
     pinned: Vec<Option<PinnedTable>>,
+    packed: Packed,
+}
+
+/// Rows of tables that are not pinned, by the slots that the policy gave them.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// The row that is in memory for each slot, or [`ABSENT`]. It may be one that the policy has
+    /// evicted since.
+    keys: Vec<Key>,
+    /// Place of each slot's row in its slab. `None` if all rows have one width and the policy has
+    /// no more slots than residents: then a row's place is its slot.
+    places: Option<Vec<u32>>,
     /// Slabs in order of width.
     slabs: Vec<Slab>,
     /// Index of each table's slab.
     slab_of: Vec<usize>,
-    /// Slot of each packed row in its slab.
-    slots: KeyMap<u32>,
+    rows: u64,
 }
+
+/// The key of no row: there are fewer tables.
+const ABSENT: Key = Key::new(TableId(u16::MAX), Key::ROWS_MAX - 1).expect("it is below the limit");
+
+/// Bytes that a resident row costs here beside its own, if its place is its slot, or else.
+const IN_PLACE_BYTES: u32 = size_of::<Key>() as u32;
+const PACKED_BYTES: u32 = IN_PLACE_BYTES + 2 * size_of::<u32>() as u32;
 
 impl Resident {
     /// No rows of these tables yet. Tables that are not `pinned` use slabs with pages of at most
-    /// `page_max` bytes.
-    pub fn new(tables: Vec<Arc<Table>>, pinned: &[bool], page_max: usize) -> io::Result<Self> {
+    /// `page_max` bytes. `dense` says that the policy reuses free slots before it adds any.
+    pub fn new(
+        tables: Vec<Arc<Table>>,
+        pinned: &[bool],
+        page_max: usize,
+        dense: bool,
+    ) -> io::Result<Self> {
         let width = |table: &Table| table.layout.row_bytes() as usize;
         let mut widths: Vec<usize> = tables
             .iter()
@@ -50,16 +78,17 @@ impl Resident {
         widths.sort_unstable();
         widths.dedup();
         let slab_of = tables.iter().map(|table| widths.partition_point(|w| *w < width(table)));
+        let packed = Packed {
+            keys: Vec::new(),
+            places: (!dense || widths.len() > 1).then(Vec::new),
+            slab_of: slab_of.collect(),
+            slabs: widths.iter().map(|width| Slab::new(*width, page_max)).collect(),
+            rows: 0,
+        };
         let tables_pinned = tables.iter().zip(pinned);
         let tables_pinned = tables_pinned
             .map(|(table, pinned)| pinned.then(|| PinnedTable::new(&table.layout)).transpose());
-        Ok(Self {
-            slab_of: slab_of.collect(),
-            slabs: widths.iter().map(|width| Slab::new(*width, page_max)).collect(),
-            pinned: tables_pinned.collect::<io::Result<_>>()?,
-            tables,
-            slots: KeyMap::default(),
-        })
+        Ok(Self { packed, pinned: tables_pinned.collect::<io::Result<_>>()?, tables })
     }
 
     pub fn table(&self, table: usize) -> &Arc<Table> {
@@ -76,17 +105,17 @@ impl Resident {
             return View::Pinned(pinned);
         }
         let id = TableId(u16::try_from(table).expect("table ids are 16-bit"));
-        View::Packed { table: id, slots: &self.slots, slab: &self.slabs[self.slab_of[table]] }
+        View::Packed { table: id, packed: &self.packed }
     }
 
     /// Bytes allocated for rows of tables that are not pinned.
     pub fn packed_bytes(&self) -> u64 {
-        self.slabs.iter().map(Slab::bytes).sum()
+        self.packed.slabs.iter().map(Slab::bytes).sum()
     }
 
     /// Number of resident rows of tables that are not pinned.
     pub fn packed_rows(&self) -> u64 {
-        self.slots.len() as u64
+        self.packed.rows
     }
 
     /// Bytes and number of resident rows of pinned tables.
@@ -98,37 +127,55 @@ impl Resident {
         })
     }
 
+    /// Bytes of a resident row beside its own.
+    pub fn overhead_bytes(&self) -> u32 {
+        if self.packed.places.is_some() { PACKED_BYTES } else { IN_PLACE_BYTES }
+    }
+
+    /// Bytes that say which rows are where.
+    pub fn directory_bytes(&self) -> u64 {
+        let places = self.packed.places.as_ref().map_or(0, |places| size_of_val(&places[..]));
+        let owners: u64 = self.packed.slabs.iter().map(Slab::owner_bytes).sum();
+        let pinned = self.pinned.iter().flatten().map(|table| size_of_val(&table.present[..]));
+        owners + (size_of_val(&self.packed.keys[..]) + places + pinned.sum::<usize>()) as u64
+    }
+
     /// Bytes by which the slabs may exceed their rows: one page each.
     pub fn page_slack(&self) -> u64 {
-        self.slabs.iter().map(|slab| slab.page_bytes() as u64).sum()
+        self.packed.slabs.iter().map(|slab| slab.page_bytes() as u64).sum()
     }
 
-    /// Inserts a row, unless it is resident already.
-    pub fn insert(&mut self, key: Key, row: &[u8]) {
-        let table = usize::from(key.table().0);
-        if let Some(pinned) = &mut self.pinned[table] {
-            return pinned.insert(key.row(), row);
-        }
-        let slab = &mut self.slabs[self.slab_of[table]];
-        self.slots.entry(key).or_insert_with(|| slab.push(key, row));
-    }
-
-    /// Removes a row if it is resident. Rows of pinned tables stay.
-    pub fn remove(&mut self, key: Key) {
-        let Some(slot) = self.slots.remove(&key) else { return };
-        let slab = &mut self.slabs[self.slab_of[usize::from(key.table().0)]];
-        if let Some(moved) = slab.remove(slot) {
-            *self.slots.get_mut(&moved).expect("a packed row has its slot") = slot;
+    /// Inserts a row of a pinned table, unless it is resident already.
+    pub fn insert_pinned(&mut self, key: Key, row: &[u8]) {
+        if let Some(pinned) = &mut self.pinned[usize::from(key.table().0)] {
+            pinned.insert(key.row(), row);
         }
     }
 
-    /// Overwrites a row if it is resident.
-    pub fn overwrite(&mut self, key: Key, row: &[u8]) {
-        let table = usize::from(key.table().0);
-        if let Some(pinned) = &mut self.pinned[table] {
+    /// Inserts a row at its slot, unless it is there already.
+    pub fn insert(&mut self, key: Key, slot: Slot, row: &[u8]) {
+        self.packed.insert(key, slot, row);
+    }
+
+    /// Removes a row if it is at this slot.
+    pub fn remove(&mut self, key: Key, slot: Slot) {
+        self.packed.remove(key, slot);
+    }
+
+    /// Frees what slots from number `slots` on use; they have no rows.
+    pub fn truncate(&mut self, slots: usize) {
+        self.packed.truncate(slots);
+    }
+
+    /// Overwrites a row if it is resident. A row of a table that is not pinned has a slot.
+    pub fn overwrite(&mut self, key: Key, slot: Option<Slot>, row: &[u8]) {
+        if let Some(pinned) = &mut self.pinned[usize::from(key.table().0)] {
             pinned.overwrite(key.row(), row);
-        } else if let Some(slot) = self.slots.get(&key) {
-            self.slabs[self.slab_of[table]].row_mut(*slot).copy_from_slice(row);
+        } else if let Some(slot) = slot
+            && self.packed.has(key, slot)
+        {
+            let place = self.packed.place(slot);
+            self.packed.slab_mut(key).row_mut(place).copy_from_slice(row);
         }
     }
 
@@ -142,9 +189,83 @@ impl Resident {
         if let Some(pinned) = &mut self.pinned[table] {
             return pinned.clear();
         }
-        let of_table = self.slots.keys().filter(|key| usize::from(key.table().0) == table);
-        for key in of_table.copied().collect::<Vec<_>>() {
-            self.remove(key);
+        for slot in 0..self.packed.keys.len() {
+            let key = self.packed.keys[slot];
+            if usize::from(key.table().0) == table && key != ABSENT {
+                let slot = u32::try_from(slot).expect("slots are numbered in 32 bits");
+                self.packed.remove(key, Slot(slot));
+            }
+        }
+    }
+}
+
+impl Packed {
+    #[inline]
+    fn has(&self, key: Key, slot: Slot) -> bool {
+        self.keys.get(slot.0 as usize) == Some(&key)
+    }
+
+    #[inline]
+    fn place(&self, slot: Slot) -> u32 {
+        self.places.as_ref().map_or(slot.0, |places| places[slot.0 as usize])
+    }
+
+    #[inline]
+    fn slab(&self, key: Key) -> &Slab {
+        &self.slabs[self.slab_of[usize::from(key.table().0)]]
+    }
+
+    fn slab_mut(&mut self, key: Key) -> &mut Slab {
+        &mut self.slabs[self.slab_of[usize::from(key.table().0)]]
+    }
+
+    fn insert(&mut self, key: Key, slot: Slot, row: &[u8]) {
+        let index = slot.0 as usize;
+        if index >= self.keys.len() {
+            self.keys.resize(index + 1, ABSENT);
+            if let Some(places) = &mut self.places {
+                places.resize(index + 1, 0);
+            }
+        }
+        let before = self.keys[index];
+        if before == key {
+            return;
+        }
+        self.remove(before, slot);
+        if self.places.is_none() {
+            self.slab_mut(key).write(slot.0, row);
+        } else {
+            let place = self.slab_mut(key).push(slot.0, row);
+            self.places.as_mut().expect("just checked")[index] = place;
+        }
+        self.keys[index] = key;
+        self.rows += 1;
+    }
+
+    fn remove(&mut self, key: Key, slot: Slot) {
+        if key == ABSENT || !self.has(key, slot) {
+            return;
+        }
+        self.keys[slot.0 as usize] = ABSENT;
+        self.rows -= 1;
+        if self.places.is_some() {
+            let place = self.place(slot);
+            let moved = self.slab_mut(key).remove(place);
+            if let (Some(moved), Some(places)) = (moved, &mut self.places) {
+                places[moved as usize] = place;
+            }
+        }
+    }
+
+    fn truncate(&mut self, slots: usize) {
+        if slots >= self.keys.len() {
+            return;
+        }
+        self.keys.truncate(slots);
+        self.keys.shrink_to_fit();
+        match &mut self.places {
+            Some(places) => places.truncate(slots),
+            None => self.slabs.iter_mut().for_each(|slab| slab.truncate(slots)),
         }
     }
 }
@@ -153,12 +274,12 @@ impl Resident {
 #[derive(Clone, Copy)]
 pub(crate) enum View<'a> {
     Pinned(&'a PinnedTable),
-    Packed { table: TableId, slots: &'a KeyMap<u32>, slab: &'a Slab },
+    Packed { table: TableId, packed: &'a Packed },
 }
 
 impl<'a> View<'a> {
-    /// Prefetches a row into the CPU cache. Only rows of pinned tables: finding a packed row is the
-    /// lookup itself.
+    /// Prefetches a row into the CPU cache. Only rows of pinned tables: whether a slot still has
+    /// its row is known when it is read.
     #[inline]
     pub fn prefetch(self, row: u64) {
         if let Self::Pinned(pinned) = self
@@ -168,15 +289,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A row, if it is in memory.
+    /// A row, if it is in memory. A row of a table that is not pinned is at its slot.
     #[expect(clippy::inline_always, reason = "once for every row; the compiler left it a call")]
     #[inline(always)]
-    pub fn find(self, row: u64) -> Option<&'a [u8]> {
+    pub fn find(self, row: u64, slot: Option<Slot>) -> Option<&'a [u8]> {
         match self {
             Self::Pinned(pinned) => pinned.find(row),
-            Self::Packed { table, slots, slab } => {
-                let key = Key::new(table, row)?;
-                slots.get(&key).map(|slot| slab.row(*slot))
+            Self::Packed { table, packed } => {
+                let (key, slot) = (Key::new(table, row)?, slot?);
+                packed.has(key, slot).then(|| packed.slab(key).row(packed.place(slot)))
             }
         }
     }

@@ -31,10 +31,29 @@ pub struct Stats {
     pub resident_rows: u64,
     /// Bytes of rows in memory.
     pub resident_bytes: u64,
-    /// Limit on `resident_bytes`.
+    /// Bytes that say which rows are in memory, where, and in which rank.
+    pub directory_bytes: u64,
+    /// Bytes that the policy stores about rows that are not in memory.
+    pub ghost_bytes: u64,
+    /// Bytes from which the policy's settings and implications are learned.
+    pub tuning_bytes: u64,
+    /// Bytes of buffers that are kept for the next lookups.
+    pub buffer_bytes: u64,
+    /// Limit on all of these bytes together.
     pub memory_bytes: u64,
     /// Pinned tables: those kept whole in memory.
     pub pinned_tables: u64,
+}
+
+impl Stats {
+    /// All bytes that count towards the memory.
+    pub fn bytes(&self) -> u64 {
+        self.resident_bytes
+            + self.directory_bytes
+            + self.ghost_bytes
+            + self.tuning_bytes
+            + self.buffer_bytes
+    }
 }
 
 /// Counts of one lookup.

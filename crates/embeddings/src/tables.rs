@@ -17,11 +17,12 @@ use std::{
 use forebay_core::{
     ByteSize,
     embeddings::{
-        Budget, Capacity, Implication, Key, Outcome, Policy, PolicyKind, TableId, TableShape,
-        pinned_tables,
+        Budget, Capacity, Evicted, Implication, Key, Outcome, Policy, PolicyKind, Slot, TableId,
+        TableShape, pinned_tables,
     },
 };
 use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
 
 use crate::{
     codes::Code,
@@ -37,15 +38,30 @@ use crate::{
 /// A page of packed rows takes at most 1/256 of the memory, so that little of it is wasted.
 const PAGE_SHARE: u64 = 256;
 
-/// Memory per resident row beside its bytes, about: the policy's bookkeeping, its share of the
-/// ghost table, and the directory of rows.
-pub const BOOKKEEPING_BYTES_PER_ROW: u64 = 200;
+/// Sizes tried to find the least memory, each an eighth larger: up to a row of the greatest width.
+const LEAST_STEPS: usize = 160;
+
+/// Bytes of bookkeeping per row that the policy counts with it, at most.
+const ROW_BYTES_BESIDE: u64 = 1024;
+
+/// Buffers that are kept from one lookup to the next take at most 1/32 of the memory, within these
+/// limits. Below 32 MiB of memory they are not part of it.
+const BUFFERS_SHARE: u64 = 32;
+const BUFFERS_MIN: u64 = 1 << 20;
+const BUFFERS_MAX: u64 = 16 << 20;
+
+/// Bytes of buffers that are kept, at most, and how many of them are part of the memory.
+fn buffers(memory: u64) -> (u64, u64) {
+    let share = memory / BUFFERS_SHARE;
+    let most = share.clamp(BUFFERS_MIN, BUFFERS_MAX);
+    (most, if share < BUFFERS_MIN { 0 } else { most })
+}
 
 /// Options for opening tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Memory for the bytes of rows. Bookkeeping comes on top:
-    /// [`BOOKKEEPING_BYTES_PER_ROW`] per resident row.
+    /// Memory for rows, for the bookkeeping of all of them, and for buffers that are kept from one
+    /// lookup to the next. A lookup's own buffers come on top while it runs. 0 keeps no row.
     pub memory: ByteSize,
     /// Replacement policy.
     pub policy: PolicyKind,
@@ -62,6 +78,33 @@ impl Options {
     }
 }
 
+/// How the memory divides once it is full. All but the pinned tables are known only for the policy
+/// `group`, which plans its bookkeeping.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryDivision {
+    /// Tables that are kept whole.
+    pub pinned_tables: u64,
+    /// Their bytes, with a bit per row.
+    pub pinned_bytes: u64,
+    /// Rows of the other tables that fit, about.
+    pub rows: u64,
+    /// Their bytes.
+    pub row_bytes: u64,
+    /// Bytes that say which rows are in memory, where, and in which rank.
+    pub directory_bytes: u64,
+    /// Bytes about rows that are not in memory.
+    pub ghost_bytes: u64,
+    /// Bytes from which the policy's settings and implications are learned.
+    pub tuning_bytes: u64,
+    /// Limit on the buffers that are kept for the next lookups.
+    pub buffer_bytes: u64,
+}
+
+/// Memory that tables leave to rows and bookkeeping, without the buffers.
+pub fn memory_without_buffers(memory: ByteSize) -> ByteSize {
+    ByteSize(memory.0 - buffers(memory.0).1)
+}
+
 /// The open tables of a model.
 pub struct Tables {
     pub(crate) layouts: Vec<Layout>,
@@ -72,13 +115,14 @@ pub struct Tables {
     /// Whether each table is pinned.
     pub(crate) pinned: Vec<bool>,
     pub(crate) memory: u64,
-    /// `None` if all tables are pinned.
+    pub(crate) division: MemoryDivision,
+    /// `None` if all tables are pinned, or there is no memory.
     pub(crate) policy: Option<Mutex<PolicyState>>,
     pub(crate) resident: RwLock<Resident>,
     /// Held during a replacement, so that there is one at a time.
     pub(crate) replacement: Mutex<()>,
     /// Scratch space of lookups that are done, for the next ones.
-    pub(crate) idle: Mutex<Vec<Scratch>>,
+    pub(crate) idle: Mutex<Idle>,
     pub(crate) ring_works: AtomicBool,
     pub(crate) threads: usize,
     pub(crate) io: Io,
@@ -89,13 +133,17 @@ pub struct Tables {
 /// The policy, and its evictions that have not been applied yet.
 pub(crate) struct PolicyState {
     pub policy: Box<dyn Policy>,
-    pub evicted: Vec<Key>,
+    pub evicted: Vec<Evicted>,
 }
 
 /// Scratch space of one lookup, reused by later ones.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub keys: Vec<Key>,
+    /// Where the slot of each of `keys` goes in `slots`.
+    pub slots_at: Vec<usize>,
+    /// The slot of every key of the lookup, table by table.
+    pub slots: Vec<Option<Slot>>,
     pub outcome: Outcome,
     /// For each sample: whether some of its rows were not in memory.
     pub missed: Vec<bool>,
@@ -103,6 +151,43 @@ pub(crate) struct Scratch {
     pub waiting: Vec<(usize, usize)>,
     pub fetched: Fetched,
     pub reader: Option<Reader>,
+}
+
+impl Scratch {
+    /// Bytes allocated.
+    fn bytes(&self) -> u64 {
+        let lists = self.keys.capacity() * size_of::<Key>()
+            + self.slots_at.capacity() * size_of::<usize>()
+            + (self.slots.capacity() + self.outcome.slots.capacity()) * size_of::<Option<Slot>>()
+            + self.waiting.capacity() * size_of::<(usize, usize)>()
+            + self.missed.capacity();
+        lists as u64 + self.fetched.bytes() + self.reader.as_ref().map_or(0, Reader::bytes)
+    }
+}
+
+/// Scratch space that is not in use, within a limit on its bytes.
+pub(crate) struct Idle {
+    scratches: Vec<Scratch>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Idle {
+    /// Takes some scratch space.
+    pub fn take(&mut self) -> Scratch {
+        let scratch = self.scratches.pop().unwrap_or_default();
+        self.bytes -= scratch.bytes();
+        scratch
+    }
+
+    /// Keeps scratch space for later, if it is within the limit.
+    pub fn give(&mut self, scratch: Scratch) {
+        let bytes = scratch.bytes();
+        if self.bytes + bytes <= self.bytes_max {
+            self.bytes += bytes;
+            self.scratches.push(scratch);
+        }
+    }
 }
 
 impl Tables {
@@ -149,28 +234,65 @@ impl Tables {
         let shape =
             |layout: &Layout| TableShape { rows: layout.rows, row_bytes: layout.row_bytes() };
         let memory = options.memory.0;
-        let budget =
-            Budget::new(layouts.iter().map(shape).collect(), Capacity::Bytes(options.memory));
-        let pinned = pinned_tables(&budget);
+        let (buffers_max, buffers_within) = buffers(memory);
+        let left = memory - buffers_within;
+        let shapes: Vec<TableShape> = layouts.iter().map(shape).collect();
+        let pinned = pinned(&shapes, left);
         let page_max = usize::try_from(memory / PAGE_SHARE).unwrap_or(usize::MAX);
-        let is_pinned = layouts.iter().zip(&pinned).filter(|(_, pinned)| **pinned);
-        let pinned_bytes: u64 = is_pinned.map(|(layout, _)| layout.bytes()).sum();
+        let is_pinned = shapes.iter().zip(&pinned).filter(|(_, pinned)| **pinned);
+        let pinned_bytes: u64 = is_pinned.map(|(shape, _)| pinned_table_bytes(shape)).sum();
         // Allocating more than the machine has would not fail; it would get the process killed.
         if let Some(available) = machine_memory().filter(|memory| pinned_bytes > memory.0) {
             return Err(OpenError::Memory { needed: ByteSize(pinned_bytes), available });
         }
-        let resident = Resident::new(tables, &pinned, page_max)
+        let dense = options.policy == PolicyKind::Group;
+        let resident = Resident::new(tables, &pinned, page_max, dense)
             .map_err(|source| OpenError::NoMemory { needed: ByteSize(pinned_bytes), source })?;
-        // The policy sees pinned tables as empty: their rows use none of its capacity.
-        let shapes = layouts.iter().zip(&pinned).map(|(layout, pinned)| {
-            if *pinned { TableShape { rows: 0, row_bytes: 0 } } else { shape(layout) }
-        });
-        let left = memory.saturating_sub(pinned_bytes).saturating_sub(resident.page_slack());
-        let policy = pinned.iter().any(|pinned| !pinned).then(|| {
-            let budget = Budget::new(shapes.collect(), Capacity::Bytes(ByteSize(left)));
-            let policy = options.policy.build(&budget, 0);
-            Mutex::new(PolicyState { policy, evicted: Vec::new() })
-        });
+        let policy = if memory == 0 || pinned.iter().all(|pinned| *pinned) {
+            None
+        } else {
+            // The policy sees pinned tables as empty: their rows use none of its capacity.
+            let empty = TableShape { rows: 0, row_bytes: 0 };
+            let seen: Vec<TableShape> = shapes
+                .iter()
+                .zip(&pinned)
+                .map(|(shape, pinned)| if *pinned { empty } else { *shape })
+                .collect();
+            let build = |memory: u64| {
+                let left = memory - buffers(memory).1;
+                let left = left.saturating_sub(pinned_bytes).saturating_sub(resident.page_slack());
+                let budget = Budget::new(seen.clone(), Capacity::Memory(ByteSize(left)))
+                    .with_row_overhead(resident.overhead_bytes());
+                options.policy.build(&budget, 0)
+            };
+            let widest = shapes.iter().map(|shape| shape.row_bytes).max().unwrap_or(0);
+            let enough = u64::from(widest) + ROW_BYTES_BESIDE;
+            let policy = build(memory);
+            if policy.capacity() < enough {
+                let larger = std::iter::successors(Some(memory), |memory| {
+                    Some(memory.saturating_mul(9) / 8 + 1024)
+                });
+                let least =
+                    larger.take(LEAST_STEPS).find(|memory| build(*memory).capacity() >= enough);
+                // With more memory, more tables are pinned and pages are larger.
+                let least = least.unwrap_or(memory).saturating_mul(17) / 16;
+                return Err(OpenError::TooLittle { memory, least });
+            }
+            Some(Mutex::new(PolicyState { policy, evicted: Vec::new() }))
+        };
+        let planned = policy.as_ref().and_then(|state| state.lock().policy.division());
+        let planned = planned.unwrap_or_default();
+        let places = planned.rows * u64::from(resident.overhead_bytes());
+        let division = MemoryDivision {
+            pinned_tables: pinned.iter().filter(|pinned| **pinned).count() as u64,
+            pinned_bytes,
+            rows: planned.rows,
+            row_bytes: planned.row_bytes.saturating_sub(places),
+            directory_bytes: planned.bookkeeping.directory + places,
+            ghost_bytes: planned.bookkeeping.ghosts,
+            tuning_bytes: planned.bookkeeping.tuning,
+            buffer_bytes: buffers_max,
+        };
         let mut columns = vec![0];
         for layout in &layouts {
             columns.push(columns[columns.len() - 1] + layout.dimension as usize);
@@ -181,10 +303,11 @@ impl Tables {
             columns,
             pinned,
             memory,
+            division,
             policy,
             resident: RwLock::new(resident),
             replacement: Mutex::new(()),
-            idle: Mutex::new(Vec::new()),
+            idle: Mutex::new(Idle { scratches: Vec::new(), bytes: 0, bytes_max: buffers_max }),
             ring_works: AtomicBool::new(ring_works),
             threads: thread::available_parallelism().map_or(1, usize::from),
             io: options.io,
@@ -214,6 +337,11 @@ impl Tables {
         (0..self.layouts.len()).all(|table| resident.table(table).file.is_direct())
     }
 
+    /// How the memory divides once it is full.
+    pub fn division(&self) -> MemoryDivision {
+        self.division
+    }
+
     /// The implications between tables that the policy has learned.
     pub fn implications(&self) -> Vec<Implication> {
         self.policy.as_ref().map_or_else(Vec::new, |state| state.lock().policy.implications())
@@ -221,11 +349,18 @@ impl Tables {
 
     /// Counters, and what is in memory now.
     pub fn stats(&self) -> Stats {
+        let books = self.policy.as_ref().map(|state| state.lock().policy.bookkeeping());
+        let books = books.unwrap_or_default();
+        let buffer_bytes = self.idle.lock().bytes;
         let resident = self.resident.read();
         let (pinned_bytes, pinned_rows) = resident.pinned_rows();
         Stats {
             resident_rows: resident.packed_rows() + pinned_rows,
             resident_bytes: resident.packed_bytes() + pinned_bytes,
+            directory_bytes: resident.directory_bytes() + books.directory,
+            ghost_bytes: books.ghosts,
+            tuning_bytes: books.tuning,
+            buffer_bytes,
             memory_bytes: self.memory,
             pinned_tables: self.pinned.iter().filter(|pinned| **pinned).count() as u64,
             ..self.counters.stats()
@@ -243,6 +378,29 @@ impl std::fmt::Debug for Tables {
 pub(crate) fn key(table: usize, row: u64) -> Key {
     let table = TableId(u16::try_from(table).expect("table ids are 16-bit"));
     Key::new(table, row).expect("a layout has at most Key::ROWS_MAX rows")
+}
+
+/// Which tables are pinned. Those that are have a bit per row beside their rows.
+fn pinned(shapes: &[TableShape], memory: u64) -> Vec<bool> {
+    let pinned =
+        |memory| pinned_tables(&Budget::new(shapes.to_vec(), Capacity::Bytes(ByteSize(memory))));
+    let all = shapes.iter().map(pinned_table_bytes).fold(0, u64::saturating_add);
+    if all <= memory {
+        return vec![true; shapes.len()];
+    }
+    let some = pinned(memory);
+    let bits = |shape: &TableShape| shape.rows.div_ceil(64) * 8;
+    // All rows fit, but not their bits.
+    if some.iter().all(|pinned| *pinned) {
+        return pinned(memory.saturating_sub(shapes.iter().map(bits).sum()));
+    }
+    some
+}
+
+/// Bytes of a pinned table.
+fn pinned_table_bytes(shape: &TableShape) -> u64 {
+    let rows = shape.rows.saturating_mul(u64::from(shape.row_bytes));
+    rows.saturating_add(shape.rows.div_ceil(64) * 8)
 }
 
 /// Memory of this machine, if the system reports it.

@@ -58,7 +58,7 @@ impl SealFile {
         Ok(file)
     }
 
-    /// Adds an entry. Without `is_durable`, a power failure may lose it. False if it is not written.
+    /// Adds an entry. Without `is_durable`, a power failure may lose it. False if not written.
     pub(crate) fn add(&self, entry: &SealEntry, is_durable: bool) -> bool {
         let mut file = self.file.lock();
         let Some(open) = file.as_mut() else { return false };
@@ -79,7 +79,7 @@ impl SealFile {
         result
             .inspect_err(|error| {
                 let path = self.directory.join(FILE);
-                tracing::warn!(path = %path.display(), %error, "list of sealed streams not written");
+                tracing::warn!(path = %path.display(), %error, "seals of streams not written");
             })
             .ok()
     }

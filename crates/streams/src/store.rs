@@ -168,8 +168,8 @@ impl StoreConfig {
         }
     }
 
-    /// For writing, [`WRITE_SLOTS`] blocks, but at most three eighths, or a quarter if that is more.
-    /// The rest is for reading.
+    /// For writing, [`WRITE_SLOTS`] blocks, but at most three eighths, or a quarter if that is
+    /// more. The rest is for reading.
     fn split_memory(&self, block: u64) -> Result<SplitMemory, StoreError> {
         let slot = slot_length(block) as u64;
         let min = INDEX_MEMORY + ENGINE_MEMORY + 2 * slot + 4 * slot;

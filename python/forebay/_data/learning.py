@@ -23,7 +23,7 @@ from forebay._runtime.warnings import warn
 
 #: Attempts at one read before a dying agent is not started again.
 ATTEMPTS = 4
-#: Objects that are read before an epoch if they are all that is missing: so many take a second or
+#: Objects that are read before an epoch if they are all that is missing. That takes a second or
 #: two. They are at most this share of the dataset, too.
 REST_ITEMS_MAX = 1000
 REST_SHARE_MAX = 0.05

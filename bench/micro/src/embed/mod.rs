@@ -57,7 +57,8 @@ fn in_memory(args: &Common, directory: &Path) -> anyhow::Result<Vec<Row>> {
     let model = Model::new(if args.quick { 300_000 } else { 1_500_000 });
     let file = directory.join("small.safetensors");
     model.write(&file)?;
-    let options = Options::new(ByteSize(model.bytes()));
+    // Rows, a bit for each, and the buffers.
+    let options = Options::new(ByteSize(model.bytes() * 17 / 16 + (16 << 20)));
     let tables = Tables::open(&model.sources(&file), &options)?;
     let bare = CopyLoop::read(&model, &tables)?;
     let mut rows = Vec::new();

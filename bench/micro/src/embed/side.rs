@@ -14,9 +14,7 @@ use std::{
 use anyhow::Context as _;
 use clap::ValueEnum;
 use forebay_core::ByteSize;
-use forebay_embeddings::{
-    BOOKKEEPING_BYTES_PER_ROW, Contents, Options, Pooling, Tables, format::Layout,
-};
+use forebay_embeddings::{Contents, Options, Pooling, Tables, format::Layout};
 use memmap2::{Advice, Mmap};
 
 use super::model::{DIMENSION, Model, ROW_BYTES, bags};
@@ -89,10 +87,7 @@ struct Ours {
 
 impl Ours {
     fn open(model: &Model, file: &Path, memory: ByteSize) -> anyhow::Result<Self> {
-        // The budget of a mapped file pays for rows and their bookkeeping here.
-        let rows = memory.0 / (ROW_BYTES as u64 + BOOKKEEPING_BYTES_PER_ROW);
-        let options = Options::new(ByteSize(rows * ROW_BYTES as u64));
-        Ok(Self { tables: Tables::open(&model.sources(file), &options)? })
+        Ok(Self { tables: Tables::open(&model.sources(file), &Options::new(memory))? })
     }
 }
 

@@ -210,6 +210,57 @@ fn a_file_of_tables_is_inspected() {
 }
 
 #[test]
+fn a_plan_counts_bookkeeping_and_finds_the_memory_for_a_goal() {
+    let sandbox = with_trace();
+    let plan = |options: &[&str]| {
+        let trace = ["embed", "plan", "made:zipf", "--requests", "5000", "--dimension", "64"];
+        sandbox.forebay(trace.iter().chain(options))
+    };
+    let sizes = ["--memory", "200KiB,800KiB", "--format", "json"];
+    let json = plan(&sizes).succeeds().json();
+    let plans = json.as_array().unwrap();
+    for (plan, memory) in plans.iter().zip([200 << 10, 800 << 10]) {
+        let books = &plan["bookkeeping"];
+        let books = ["directory", "ghosts", "tuning"].map(|kind| number(&books[kind]));
+        let used = number(&plan["row_bytes"]) + books.iter().sum::<u64>();
+        assert!(used <= memory && number(&plan["memory"]) == memory, "{plan}");
+        assert!(used > memory / 2, "most of it is used: {plan}");
+    }
+    let perfect = |plan: &Value| number(&plan["hits"]["perfect"]);
+    assert!(perfect(&plans[0]) < perfect(&plans[1]), "{json}");
+
+    let goal = plan(&["--perfect", "2%", "--format", "json"]).succeeds().json();
+    let (perfect, requests) = (perfect(&goal[0]), number(&goal[0]["hits"]["requests"]));
+    assert!(perfect * 50 >= requests, "{goal}");
+    assert!(plan(&["--perfect", "2%"]).succeeds().stdout.contains("DIRECTORY"));
+    for (options, expected) in [
+        (&["--memory", "1KiB"][..], &["`--memory 1KiB` is too little", "give more"][..]),
+        (&["--perfect", "100%"], &["100% of perfect hits is out of reach", "ask for less"]),
+        (&["--perfect", "0%"], &["0%"]),
+        (&[], &["--memory", "--perfect"]),
+    ] {
+        plan(options).refuses(expected);
+    }
+}
+
+#[test]
+fn an_inspection_shows_how_memory_divides() {
+    let sandbox = with_trace();
+    fs::write(sandbox.out("rows"), vec![0; 144 * 50_000]).unwrap();
+    let options = ["rows", "--dtype", "float32", "--dimension", "36", "--memory"];
+    let inspect =
+        |more: &[&str]| sandbox.forebay(["embed", "inspect"].iter().chain(&options).chain(more));
+    let json = inspect(&["2MB", "--format", "json"]).succeeds().json();
+    let of = |kind: &str| number(&json["division"][kind]);
+    let books = of("directory_bytes") + of("ghost_bytes");
+    assert!(books <= 48 * of("rows"), "{json}");
+    let all = of("row_bytes") + books + of("tuning_bytes") + of("pinned_bytes");
+    assert!((1_900_000..=2_000_000).contains(&all), "{all} of {json}");
+    assert!(inspect(&["2MB"]).succeeds().stdout.contains("bytes of bookkeeping per row"));
+    inspect(&["1kB"]).refuses(&["`memory` = 1000 is too little", "give at least"]);
+}
+
+#[test]
 fn a_reproduction_replaces_its_section_of_a_page() {
     let sandbox = with_trace();
     let run = |options: &[&str]| {

@@ -63,27 +63,6 @@ impl BucketQueue {
         Some(index_u32(word * 64 + self.filled[word].trailing_zeros() as usize))
     }
 
-    /// The lowest score at or above `from` that has entries.
-    pub fn lowest_from(&self, from: u32) -> Option<u32> {
-        let from = from as usize;
-        let word = from / 64;
-        let here = self.filled.get(word)? & (!0 << (from % 64));
-        if here != 0 {
-            return Some(index_u32(word * 64 + here.trailing_zeros() as usize));
-        }
-        let next = word + 1;
-        let mut mask = !0 << (next % 64);
-        for index in next / 64..self.filled_words.len() {
-            let words = self.filled_words[index] & mask;
-            if words != 0 {
-                let word = index * 64 + words.trailing_zeros() as usize;
-                return Some(index_u32(word * 64 + self.filled[word].trailing_zeros() as usize));
-            }
-            mask = !0;
-        }
-        None
-    }
-
     /// The first entry that is not spared, from the lowest score up, in each score from the oldest.
     /// A spared entry must stay spared until [`BucketQueue::reset_passed`].
     #[inline]
@@ -125,14 +104,6 @@ impl BucketQueue {
                 self.fill(score as usize);
             }
         }
-    }
-
-    /// Entries from the lowest score up, in each score from oldest to newest.
-    pub fn in_order<'a>(&'a self, links: &'a Links) -> impl Iterator<Item = Slot> + 'a {
-        let scores = std::iter::successors(self.lowest(), |score| self.lowest_from(score + 1));
-        scores.flat_map(move |score| {
-            std::iter::successors(self.list(score).oldest(), |slot| links.newer(*slot))
-        })
     }
 
     fn list_mut(&mut self, score: u32) -> &mut List {
@@ -201,12 +172,7 @@ mod tests {
             }
             queue.reset_passed();
             spared_rest = random.u32(0..4);
-            let from = random.u32(0..20_000);
-            let expected = model.iter().map(|entry| entry.0).find(|score| *score >= from);
-            assert_eq!(queue.lowest_from(from), expected);
-            assert_eq!(queue.lowest(), queue.lowest_from(0));
+            assert_eq!(queue.lowest(), model.first().map(|entry| entry.0));
         }
-        let order: Vec<Slot> = queue.in_order(&links).collect();
-        assert_eq!(order, model.iter().map(|entry| Slot(entry.1)).collect::<Vec<_>>());
     }
 }

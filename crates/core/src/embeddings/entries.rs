@@ -7,7 +7,7 @@
 
 use super::{
     key::{Key, KeyMap},
-    policy::RequestState,
+    policy::{Evicted, RequestState},
     slab_list::{Links, List, Slot},
 };
 
@@ -37,7 +37,6 @@ pub(super) struct Entries<Meta> {
     lists: Vec<List>,
     capacity: u64,
     used: u64,
-    resident_count: u32,
 }
 
 impl<Meta> Entries<Meta> {
@@ -51,7 +50,6 @@ impl<Meta> Entries<Meta> {
             lists: vec![List::default(); lists],
             capacity,
             used: 0,
-            resident_count: 0,
         }
     }
 
@@ -84,11 +82,6 @@ impl<Meta> Entries<Meta> {
         self.used
     }
 
-    #[inline]
-    pub fn resident_count(&self) -> u32 {
-        self.resident_count
-    }
-
     /// Whether another row of this weight fits.
     #[inline]
     pub fn fits(&self, weight: u32) -> bool {
@@ -105,22 +98,17 @@ impl<Meta> Entries<Meta> {
         &mut self.slab[slot.0 as usize].meta
     }
 
-    /// Metadata of a resident that is in none of the lists.
-    #[inline]
-    pub fn unlisted_resident(&self, slot: Slot) -> Option<&Meta> {
-        let entry = &self.slab[slot.0 as usize];
-        (entry.resident && entry.list == u8::MAX).then_some(&entry.meta)
-    }
-
-    /// Applies `change` to the metadata of every slot, free ones included.
-    pub fn for_each_meta(&mut self, change: impl FnMut(&mut Meta)) {
-        self.slab.iter_mut().map(|entry| &mut entry.meta).for_each(change);
-    }
-
     /// Number of slots, used and free.
     #[inline]
-    pub fn slot_count(&self) -> u32 {
-        u32::try_from(self.slab.len()).expect("slots are counted in 32 bits")
+    pub fn slot_count(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> u64 {
+        let slab = self.slab.capacity() * size_of::<Entry<Meta>>();
+        let lists = self.free.capacity() * size_of::<Slot>();
+        (self.slots.allocation_size() + slab + lists) as u64 + self.links.bytes()
     }
 
     #[inline]
@@ -211,7 +199,6 @@ impl<Meta> Entries<Meta> {
         assert!(!entry.resident, "{:?} is resident already", entry.key);
         entry.resident = true;
         self.used += weight;
-        self.resident_count += 1;
         assert!(self.used <= self.capacity, "a policy evicts before it admits");
         request.room = request.room.saturating_sub(weight);
         request.admitted.push(entry.key);
@@ -223,8 +210,7 @@ impl<Meta> Entries<Meta> {
         assert!(entry.resident, "{:?} is not resident", entry.key);
         entry.resident = false;
         self.used -= self.links.weight(slot);
-        self.resident_count -= 1;
-        request.evicted.push(entry.key);
+        request.evicted.push(Evicted { key: entry.key, slot });
     }
 
     /// Moves an entry to the newest end of a list.

@@ -12,7 +12,7 @@ use super::{
         regret::{Cacheus, LeCaR},
         windowed::{S3Fifo, WTinyLfu},
     },
-    policy::{Budget, Policy, Replacement, Requests},
+    policy::{Budget, Capacity, Policy, Replacement, Requests},
 };
 use crate::util::policy_names::policy_names;
 
@@ -72,6 +72,15 @@ impl PolicyKind {
         {
             Box::new(Requests::new(replacement, budget.clone()))
         }
+        let beside;
+        let budget = match budget.limit() {
+            Capacity::Memory(_) if self != Self::Group => {
+                let bytes = budget.row_overhead() + self.bytes_per_row();
+                beside = budget.clone().with_row_overhead(bytes);
+                &beside
+            }
+            _ => budget,
+        };
         let capacity = budget.capacity();
         let rows = budget.rows_max();
         let tables = u32::try_from(budget.tables().len()).expect("table ids are 16-bit");
@@ -100,7 +109,24 @@ impl PolicyKind {
             }
             Self::EvArc => boxed(EvArc::new(capacity, tables), budget),
             Self::EvCar => boxed(Car::ev(capacity, tables), budget),
-            Self::Group => boxed(Group::new(budget), budget),
+            Self::Group => Box::new(Group::new(budget)),
+        }
+    }
+
+    /// Bytes that a policy other than `group` stores per row that fits, at most: entries with their
+    /// links, the map, and room to grow of all three. The policies that remember evicted keys have
+    /// up to three entries per row.
+    const fn bytes_per_row(self) -> u32 {
+        match self {
+            Self::Fifo | Self::Lru | Self::Clock | Self::Sieve => 200,
+            Self::Lfu
+            | Self::EvLfu
+            | Self::EvLfuText
+            | Self::EvLfuAverage
+            | Self::EvLfuSum
+            | Self::EvLfuMedian
+            | Self::EvLfuIncremental => 220,
+            _ => 700,
         }
     }
 }

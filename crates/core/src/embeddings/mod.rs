@@ -24,6 +24,7 @@ mod policy;
 
 mod bucket_queue;
 mod count_min;
+mod directory;
 mod entries;
 mod pinned_tables;
 
@@ -39,4 +40,5 @@ pub use implications::Implication;
 pub use key::{Key, KeyMap, TableId};
 pub use kind::PolicyKind;
 pub use pinned_tables::pinned_tables;
-pub use policy::{Budget, Capacity, Outcome, Policy, TableShape};
+pub use policy::{Bookkeeping, Budget, Capacity, Division, Evicted, Outcome, Policy, TableShape};
+pub use slab_list::Slot;

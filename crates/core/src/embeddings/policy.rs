@@ -40,6 +40,8 @@ pub enum Capacity {
     Rows(u64),
     /// A number of bytes; rows of tables of different dimensions weigh differently.
     Bytes(ByteSize),
+    /// A number of bytes for rows and for all that the policy stores about them.
+    Memory(ByteSize),
 }
 
 /// The tables of a model and the capacity for their rows.
@@ -47,12 +49,14 @@ pub enum Capacity {
 pub struct Budget {
     tables: Vec<TableShape>,
     capacity: Capacity,
+    /// Bytes added to the weight of each row.
+    row_overhead: u32,
 }
 
 impl Budget {
     /// A capacity for rows of these tables; the first is `TableId(0)`.
     pub fn new(tables: Vec<TableShape>, capacity: Capacity) -> Self {
-        Self { tables, capacity }
+        Self { tables, capacity, row_overhead: 0 }
     }
 
     /// The tables, in the order of their ids.
@@ -60,11 +64,27 @@ impl Budget {
         &self.tables
     }
 
+    /// The same budget, in which every row weighs `bytes` more. A number of rows stays the same.
+    #[must_use]
+    pub fn with_row_overhead(self, bytes: u32) -> Self {
+        Self { row_overhead: bytes, ..self }
+    }
+
+    /// Bytes that every row weighs more than its table says.
+    pub(super) fn row_overhead(&self) -> u32 {
+        self.row_overhead
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Capacity {
+        self.capacity
+    }
+
     /// The capacity in the unit that [`Budget::weight`] counts in.
     pub fn capacity(&self) -> u64 {
         match self.capacity {
             Capacity::Rows(rows) => rows,
-            Capacity::Bytes(bytes) => bytes.0,
+            Capacity::Bytes(bytes) | Capacity::Memory(bytes) => bytes.0,
         }
     }
 
@@ -75,19 +95,25 @@ impl Budget {
         let shape = self.tables.get(usize::from(table.0))?;
         let weight = match self.capacity {
             Capacity::Rows(_) => 1,
-            Capacity::Bytes(_) => shape.row_bytes,
+            Capacity::Bytes(_) | Capacity::Memory(_) if shape.row_bytes > 0 => {
+                shape.row_bytes.saturating_add(self.row_overhead)
+            }
+            Capacity::Bytes(_) | Capacity::Memory(_) => 0,
         };
         (weight > 0).then_some(weight)
     }
 
-    /// The largest number of rows that fit: those of the narrowest tables.
-    pub fn rows_max(&self) -> u64 {
+    /// Weight of a row, and number of rows, of each table whose rows may be admitted.
+    pub(super) fn weights(&self) -> impl Iterator<Item = (u32, u64)> {
         let ids =
             (0..self.tables.len()).map(|table| TableId(u16::try_from(table).unwrap_or(u16::MAX)));
-        let weighted = ids
-            .zip(&self.tables)
-            .filter_map(|(id, shape)| Some((u64::from(self.weight(id)?), shape.rows)));
-        let mut narrowest_first: Vec<(u64, u64)> = weighted.collect();
+        ids.zip(&self.tables).filter_map(|(id, shape)| Some((self.weight(id)?, shape.rows)))
+    }
+
+    /// The largest number of rows that fit: those of the narrowest tables.
+    pub fn rows_max(&self) -> u64 {
+        let mut narrowest_first: Vec<(u64, u64)> =
+            self.weights().map(|(weight, rows)| (u64::from(weight), rows)).collect();
         narrowest_first.sort_unstable();
         let (mut left, mut rows) = (self.capacity(), 0);
         for (weight, table_rows) in narrowest_first {
@@ -105,16 +131,50 @@ impl Budget {
     }
 }
 
+/// A row that is no longer resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Evicted {
+    /// Its key.
+    pub key: Key,
+    /// The slot that it had.
+    pub slot: Slot,
+}
+
+/// Bytes of a policy's own structures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Bookkeeping {
+    /// Which keys are resident, their ranks, and the index from key to slot.
+    pub directory: u64,
+    /// Keys that are not resident.
+    pub ghosts: u64,
+    /// What the policy's settings are learned from.
+    pub tuning: u64,
+}
+
+/// How a budget of memory divides once the cache is full, as the policy plans it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Division {
+    /// Rows that fit.
+    pub rows: u64,
+    /// Bytes of these rows.
+    pub row_bytes: u64,
+    /// Bytes of the policy's own structures.
+    pub bookkeeping: Bookkeeping,
+}
+
 /// Result of one request. Reused from request to request, so that serving one allocates nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// For each key of the request, in order: whether it was resident before the request.
     pub hits: Vec<bool>,
+    /// For each key of the request, in order: its slot before the request. A row keeps its slot
+    /// while it is resident; later another row may have it.
+    pub slots: Vec<Option<Slot>>,
     /// Misses that became resident, to be kept once their rows are read.
     pub admitted: Vec<Key>,
-    /// Keys that are no longer resident. A large request may evict what it admitted, so the caller
+    /// Rows that are no longer resident. A large request may evict what it admitted, so the caller
     /// applies `admitted` before `evicted`.
-    pub evicted: Vec<Key>,
+    pub evicted: Vec<Evicted>,
 }
 
 impl Outcome {
@@ -125,6 +185,7 @@ impl Outcome {
 
     pub(super) fn clear(&mut self) {
         self.hits.clear();
+        self.slots.clear();
         self.admitted.clear();
         self.evicted.clear();
     }
@@ -146,8 +207,16 @@ pub trait Policy: Send {
     /// The implications between tables that the policy has learned.
     fn implications(&self) -> Vec<Implication>;
 
+    /// The slot of a row, if it is resident.
+    fn slot(&self, key: Key) -> Option<Slot>;
+
     /// Whether a row is resident.
-    fn contains(&self, key: Key) -> bool;
+    fn contains(&self, key: Key) -> bool {
+        self.slot(key).is_some()
+    }
+
+    /// All slots are below this number.
+    fn slot_count(&self) -> usize;
 
     /// Weight of all residents, in the unit of the capacity.
     fn used(&self) -> u64;
@@ -157,6 +226,15 @@ pub trait Policy: Send {
 
     /// All residents, in no particular order.
     fn residents(&self) -> Vec<Key>;
+
+    /// Bytes of the policy's own structures.
+    fn bookkeeping(&self) -> Bookkeeping;
+
+    /// How the budget divides once the cache is full. Rows are counted with what their budget adds
+    /// to them. `None` for policies that plan nothing.
+    fn division(&self) -> Option<Division> {
+        None
+    }
 }
 
 /// State of the request that a policy is serving.
@@ -171,7 +249,7 @@ pub(super) struct RequestState {
     /// what it has admitted.
     pub room: u64,
     pub admitted: Vec<Key>,
-    pub evicted: Vec<Key>,
+    pub evicted: Vec<Evicted>,
 }
 
 impl RequestState {
@@ -203,30 +281,14 @@ pub(super) trait Replacement {
 
     fn entries_mut(&mut self) -> &mut Entries<Self::Meta>;
 
-    /// Starts a request; the number of hits is known.
-    fn begin(&mut self, _: &[Key], _: &RequestState) {}
-
     /// Records a hit of a resident.
     fn hit(&mut self, slot: Slot, request: &mut RequestState);
 
     /// Handles a miss: evicts what must go and admits the key, or leaves it out.
     fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState);
 
-    /// Handles a missing key of a prefetch. By default the same as a miss.
-    fn prefetch(&mut self, key: Key, weight: u32, request: &mut RequestState) {
-        self.miss(key, weight, request);
-    }
-
     /// Ends the request: its hits are no longer protected.
     fn end(&mut self) {}
-
-    /// See [`Policy::implied`].
-    fn implied(&mut self, _: &[Key], _: &mut Vec<Key>) {}
-
-    /// See [`Policy::implications`].
-    fn implications(&self) -> Vec<Implication> {
-        Vec::new()
-    }
 }
 
 /// Implements the accessors of a [`Replacement`] with a field `entries` and this metadata per key.
@@ -254,7 +316,6 @@ pub(super) struct Requests<R> {
     replacement: R,
     budget: Budget,
     request: RequestState,
-    slots: Vec<Option<Slot>>,
     considered: KeyMap<()>,
 }
 
@@ -262,12 +323,7 @@ impl<R: Replacement> Requests<R> {
     pub fn new(replacement: R, budget: Budget) -> Self {
         let (admitted, evicted) = (Vec::new(), Vec::new());
         let request = RequestState { number: 0, keys: 0, hits: 0, room: 0, admitted, evicted };
-        Self { replacement, budget, request, slots: Vec::new(), considered: KeyMap::default() }
-    }
-
-    #[cfg(test)]
-    pub fn replacement_mut(&mut self) -> &mut R {
-        &mut self.replacement
+        Self { replacement, budget, request, considered: KeyMap::default() }
     }
 }
 
@@ -275,38 +331,31 @@ impl<R: Replacement> Requests<R> {
     /// Looks up the keys and starts a request, which borrows the lists of `outcome`.
     fn begin(&mut self, keys: &[Key], outcome: &mut Outcome) {
         outcome.clear();
-        self.slots.clear();
         let entries = self.replacement.entries();
-        self.slots.extend(keys.iter().map(|key| entries.find_resident(*key)));
-        outcome.hits.extend(self.slots.iter().map(Option::is_some));
+        outcome.slots.extend(keys.iter().map(|key| entries.find_resident(*key)));
+        outcome.hits.extend(outcome.slots.iter().map(Option::is_some));
 
         let request = &mut self.request;
         // New entries have `hit_by` 0, so no request has the number 0.
         request.number = request.number.wrapping_add(1).max(1);
         request.keys = u32::try_from(keys.len()).expect("a request has fewer than 2^32 keys");
-        let hits = self.slots.iter().filter(|slot| slot.is_some()).count();
+        let hits = outcome.hits.iter().filter(|hit| **hit).count();
         request.hits = u32::try_from(hits).expect("no more hits than keys");
         std::mem::swap(&mut request.admitted, &mut outcome.admitted);
         std::mem::swap(&mut request.evicted, &mut outcome.evicted);
     }
 
-    /// Passes each missing key that could fit to `admit` once, and ends the request.
-    fn admit(
-        &mut self,
-        keys: &[Key],
-        protected: u64,
-        outcome: &mut Outcome,
-        admit: impl Fn(&mut R, Key, u32, &mut RequestState),
-    ) {
+    /// Passes each missing key that could fit to the policy once, and ends the request.
+    fn admit(&mut self, keys: &[Key], protected: u64, outcome: &mut Outcome) {
         let evictable = self.replacement.entries().capacity() - protected;
         self.request.room = evictable;
         // A bag may have a key twice; it is read, and considered, once.
         let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
-        for (key, _) in keys.iter().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
+        for (key, _) in keys.iter().zip(&outcome.slots).filter(|(_, slot)| slot.is_none()) {
             let Some(weight) = self.budget.weight(key.table()) else { continue };
             let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
             if !repeated && u64::from(weight) <= evictable {
-                admit(&mut self.replacement, *key, weight, &mut self.request);
+                self.replacement.miss(*key, weight, &mut self.request);
             }
         }
         self.replacement.entries_mut().end_request();
@@ -315,7 +364,7 @@ impl<R: Replacement> Requests<R> {
         // Clearing a map costs time in proportion to its capacity, so a huge bag must not leave a
         // huge map behind.
         if self.considered.capacity() > CONSIDERED_CAPACITY_MAX {
-            (self.considered, self.slots) = Default::default();
+            self.considered = KeyMap::default();
         }
         std::mem::swap(&mut self.request.admitted, &mut outcome.admitted);
         std::mem::swap(&mut self.request.evicted, &mut outcome.evicted);
@@ -325,33 +374,34 @@ impl<R: Replacement> Requests<R> {
 impl<R: Replacement + Send> Policy for Requests<R> {
     fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
         self.begin(keys, outcome);
-        self.replacement.begin(keys, &self.request);
         let mut protected = 0;
-        for slot in self.slots.iter().flatten() {
+        for slot in outcome.slots.iter().flatten() {
             protected += self.replacement.entries_mut().protect(*slot, &self.request);
             self.replacement.hit(*slot, &mut self.request);
         }
-        self.admit(keys, protected, outcome, R::miss);
+        self.admit(keys, protected, outcome);
     }
 
     fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome) {
         self.begin(keys, outcome);
         let entries = self.replacement.entries_mut();
-        let slots = self.slots.iter().flatten();
+        let slots = outcome.slots.iter().flatten();
         let protected = slots.map(|slot| entries.protect(*slot, &self.request)).sum();
-        self.admit(keys, protected, outcome, R::prefetch);
+        self.admit(keys, protected, outcome);
     }
 
-    fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>) {
-        self.replacement.implied(keys, into);
-    }
+    fn implied(&mut self, _: &[Key], _: &mut Vec<Key>) {}
 
     fn implications(&self) -> Vec<Implication> {
-        self.replacement.implications()
+        Vec::new()
     }
 
-    fn contains(&self, key: Key) -> bool {
-        self.replacement.entries().find_resident(key).is_some()
+    fn slot(&self, key: Key) -> Option<Slot> {
+        self.replacement.entries().find_resident(key)
+    }
+
+    fn slot_count(&self) -> usize {
+        self.replacement.entries().slot_count()
     }
 
     fn used(&self) -> u64 {
@@ -364,6 +414,10 @@ impl<R: Replacement + Send> Policy for Requests<R> {
 
     fn residents(&self) -> Vec<Key> {
         self.replacement.entries().residents().collect()
+    }
+
+    fn bookkeeping(&self) -> Bookkeeping {
+        Bookkeeping { directory: self.replacement.entries().bytes(), ..Bookkeeping::default() }
     }
 }
 

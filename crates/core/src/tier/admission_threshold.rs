@@ -20,7 +20,10 @@ use crate::{
     util::{stable_hash::mix, token_bucket::TokenBucket},
 };
 
-use super::types::Segment;
+use super::{
+    snapshot::{Reader, SnapshotError, Writer},
+    types::Segment,
+};
 
 /// Limits on flash writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +55,17 @@ const INTEGRAL: f64 = 0.1;
 const DERIVATIVE: f64 = 0.05;
 /// The target is corrected by at most this factor, or its inverse.
 const CORRECTION_MAX: f64 = 2.0;
+
+/// The integral of a snapshot is at most this; the correction is bounded long before.
+const INTEGRAL_MAX: f64 = 100.0;
+
+/// What the controller has tuned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tuning {
+    value: f64,
+    integral: f64,
+    last_error: f64,
+}
 
 /// The threshold with its controller and token bucket.
 #[derive(Debug)]
@@ -126,6 +140,14 @@ impl AdmissionThreshold {
         self.tokens.as_mut().is_none_or(|tokens| tokens.try_take(now, size))
     }
 
+    /// Gives back the bytes of a write that did not happen.
+    pub fn give_back(&mut self, bytes: u32) {
+        self.requested = self.requested.saturating_sub(u64::from(bytes));
+        if let Some(tokens) = &mut self.tokens {
+            tokens.give_back(ByteSize(u64::from(bytes)));
+        }
+    }
+
     /// Tunes the threshold if a refresh is due. Returns whether it was.
     pub fn tick(&mut self, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.since);
@@ -137,6 +159,23 @@ impl AdmissionThreshold {
         }
         (self.requested, self.since) = (0, now);
         true
+    }
+
+    /// Writes what was tuned.
+    pub(super) fn save(&self, writer: &mut Writer) {
+        [self.value, self.integral, self.last_error].into_iter().for_each(|it| writer.f64(it));
+    }
+
+    /// Reads what [`Self::save`] wrote.
+    pub(super) fn read_tuning(reader: &mut Reader<'_>) -> Result<Tuning, SnapshotError> {
+        let (value, integral) = (reader.positive()?, reader.within(INTEGRAL_MAX)?);
+        Ok(Tuning { value, integral, last_error: reader.within(1.0)? })
+    }
+
+    /// Continues with what another threshold had tuned.
+    pub(super) fn tune_to(&mut self, tuning: Tuning) {
+        self.value = tuning.value.max(self.settings.threshold_min);
+        (self.integral, self.last_error) = (tuning.integral, tuning.last_error);
     }
 
     /// Finds the threshold that would have admitted the corrected target since the last refresh;

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use super::snapshot::{Reader, SnapshotError, Writer};
+
 /// Unread evictions after which a job may be judged not worth keeping segments for.
 const EVICTED_UNREAD_MIN: f64 = 64.0;
 /// Share of segments that others must read for it to be worth it.
@@ -43,9 +45,9 @@ impl FollowerLag {
         self.decay();
     }
 
-    /// A segment without a known reader was evicted unread.
-    pub fn on_evicted_unread(&mut self) {
-        self.evicted_unread += 1.0;
+    /// Segments without a known reader were evicted unread.
+    pub fn on_evicted_unread(&mut self, segments: u32) {
+        self.evicted_unread += f64::from(segments);
         self.decay();
     }
 
@@ -58,6 +60,15 @@ impl FollowerLag {
     pub fn estimate(&self) -> Option<FollowerEstimate> {
         (self.read >= READ_MIN && self.is_worthwhile())
             .then(|| FollowerEstimate { lag: MARGIN * self.lag, share: self.share() })
+    }
+
+    pub fn save(&self, writer: &mut Writer) {
+        [self.read, self.evicted_unread, self.lag].into_iter().for_each(|value| writer.f64(value));
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {
+        let (read, evicted_unread) = (reader.positive()?, reader.positive()?);
+        Ok(Self { read, evicted_unread, lag: reader.positive()? })
     }
 
     fn share(&self) -> f64 {
@@ -79,7 +90,7 @@ mod tests {
     fn a_job_is_worthwhile_until_proven_otherwise() {
         let mut job = FollowerLag::default();
         assert!(job.is_worthwhile() && job.estimate().is_none(), "no data yet");
-        (0..64).for_each(|_| job.on_evicted_unread());
+        (0..64).for_each(|_| job.on_evicted_unread(1));
         assert!(!job.is_worthwhile());
         // A tenth is enough.
         (0..7).for_each(|_| job.on_read(Duration::from_secs(10)));
@@ -93,7 +104,7 @@ mod tests {
     #[test]
     fn old_outcomes_count_less() {
         let mut job = FollowerLag::default();
-        (0..1_000_000).for_each(|_| job.on_evicted_unread());
+        (0..1_000_000).for_each(|_| job.on_evicted_unread(1));
         assert!(!job.is_worthwhile());
         (0..600).for_each(|_| job.on_read(Duration::from_secs(1)));
         assert!(job.is_worthwhile(), "a million were evicted unread before");

@@ -6,7 +6,8 @@ use super::types::{Bucket, Job};
 
 /// Most stages and most buckets of a specification. Far above the partitions of any job in Shift's
 /// figure 4.
-pub const STAGES_MAX: usize = 1 << 16;
+/// An announcement is handled in one call, which must stay short.
+pub const STAGES_MAX: usize = 1 << 13;
 /// Most jobs that a policy tracks at once.
 pub const JOBS_MAX: usize = 1 << 16;
 

@@ -6,26 +6,34 @@ use super::{
     Policy,
     admission_threshold::WriteSettings,
     history::HistorySettings,
+    memory_queue::Eviction,
     next_use::NextUse,
     shift::{Admission, Priority, RecentSet, Shift},
-    two_tier_lru::Eviction,
     types::Bucket,
 };
 use crate::{ByteSize, util::policy_names::policy_names};
 
+/// Segments of 256 KiB in a region of 64 MiB, whose first block and entry headers take the rest.
+pub const SEGMENTS_PER_REGION: u64 = 255;
+
 /// Settings of a policy, fixed while a node runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Capacity in memory.
+    /// Memory for segments above flash; 0 if the driver caches in memory by itself.
     pub dram: ByteSize,
-    /// Capacity on flash.
-    pub flash: ByteSize,
+    /// Number of regions on flash.
+    pub regions: u32,
+    /// Bytes of segments that a region holds.
+    pub region: ByteSize,
     /// Usual length of a segment.
     pub segment: ByteSize,
     /// Limits on flash writes.
     pub writes: WriteSettings,
     /// Size of the request history.
     pub history: HistorySettings,
+    /// Memory for which segments each job has read, one bit each. A job beyond it is assumed to read
+    /// in the common order.
+    pub bitmaps: ByteSize,
     /// Whether a segment that leaves flash may be written again.
     pub reinsertion: bool,
     /// Time without a request after which a job expires.
@@ -37,14 +45,18 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The paper's settings with these capacities.
-    pub fn new(dram: ByteSize, flash: ByteSize) -> Self {
+    /// The paper's settings, with memory of `dram` and regions of 255 segments of 256 KiB.
+    pub fn new(dram: ByteSize, regions: u32) -> Self {
+        let segment = ByteSize::kib(256);
         Self {
             dram,
-            flash,
-            segment: ByteSize::kib(256),
+            regions,
+            region: ByteSize(SEGMENTS_PER_REGION * segment.0),
+            segment,
             writes: WriteSettings::default(),
             history: HistorySettings::default(),
+            // The whole flash 16 times.
+            bitmaps: ByteSize((u64::from(regions) * SEGMENTS_PER_REGION * 2).max(16 << 20)),
             reinsertion: false,
             lease: Duration::from_mins(10),
             unknown_start: Duration::from_mins(30),
@@ -52,9 +64,14 @@ impl Settings {
         }
     }
 
+    /// Capacity on flash.
+    pub fn flash(&self) -> ByteSize {
+        ByteSize(u64::from(self.regions).saturating_mul(self.region.0))
+    }
+
     /// Number of segments of the usual length that fit.
     pub fn segments(&self) -> u64 {
-        self.dram.0.saturating_add(self.flash.0) / self.segment.0.max(1)
+        self.dram.0.saturating_add(self.flash().0) / self.segment.0.max(1)
     }
 }
 

@@ -4,24 +4,31 @@
 //! threshold, and in part when it equals it. `CacheLib` decides later: every segment is fetched,
 //! and when it leaves memory it is written to flash or dropped.
 //!
-//! With reinsertion, a segment that is about to leave flash is written again if its bucket's
-//! priority exceeds the threshold by one more.
+//! Flash is evicted by the region, in LRU or FIFO order; a hit renews the region. All segments go
+//! to one stream. With reinsertion, those of a region that is evicted are written again whose
+//! bucket's priority exceeds the threshold by one more.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Clock, Counters, Policy,
+    Clock, Counters, Policy, Used,
     admission_threshold::AdmissionThreshold,
     history::{History, Observation},
     invalid_event::InvalidEvent,
     jobs::Jobs,
     kind::Settings,
-    two_tier_lru::{Eviction, Tier, TwoTierLru},
-    types::{Answer, Bucket, Changes, JobEvent, Request, Segment},
+    memory_queue::{Eviction, InMemory, MemoryQueue},
+    passes::Passes,
+    region_queue::RegionQueue,
+    snapshot::{self, SnapshotError},
+    types::{
+        Bucket, Decision, Departure, JobEvent, Place, RegionId, Request, Resident, Rewrite,
+        Segment, Stream,
+    },
 };
-use crate::util::{
-    slab_list::Slot,
-    stable_hash::{StableMap, StableSet, mix},
+use crate::{
+    ByteSize,
+    util::stable_hash::{StableMap, StableSet, mix},
 };
 
 /// Source of a bucket's priority, the expected reads of each of its segments.
@@ -89,34 +96,40 @@ impl RecentSet {
     }
 }
 
-/// Most reinsertions per eviction, which bounds the cost of a request.
-const REINSERTIONS_MAX: u32 = 64;
+/// The only stream.
+const STREAM: Stream = Stream(0);
 
-/// Admission, threshold and reinsertion in front of two queues.
+/// Admission, threshold and reinsertion in front of the queues of memory and flash.
 #[derive(Debug)]
 pub(super) struct Shift {
     clock: Clock,
-    residents: TwoTierLru,
+    memory: MemoryQueue,
+    regions: RegionQueue,
     admission: Admission,
     reinsertion: bool,
     threshold: AdmissionThreshold,
     history: History,
     jobs: Jobs,
+    passes: Passes,
     /// Priorities, cached until the next refresh.
     priorities: StableMap<Bucket, f64>,
+    not_stored: u64,
 }
 
 impl Shift {
     pub fn new(settings: &Settings, eviction: Eviction, admission: Admission) -> Self {
         Self {
             clock: Clock::default(),
-            residents: TwoTierLru::new(eviction, settings.dram.0, settings.flash.0),
+            memory: MemoryQueue::new(eviction, settings.dram.0),
+            regions: RegionQueue::new(eviction, settings.regions),
             admission,
             reinsertion: settings.reinsertion,
             threshold: AdmissionThreshold::new(settings.writes, settings.segment),
             history: History::new(&settings.history),
-            jobs: Jobs::new(settings.lease, settings.segment),
+            jobs: Jobs::new(settings.lease, settings.segment, ByteSize::ZERO),
+            passes: Passes::new(),
             priorities: StableMap::default(),
+            not_stored: 0,
         }
     }
 
@@ -140,12 +153,10 @@ impl Shift {
 
     fn refresh(&mut self, now: Duration) {
         if self.threshold.tick(now) {
-            self.jobs.tick(now);
-            // Residents here carry no reader bits, so recycled bits need no clearing.
-            self.jobs.drop_unread_buckets(|_| false);
-            self.jobs.recycled_bits.clear();
+            self.jobs.begin_tick();
             self.priorities.clear();
         }
+        self.jobs.tick_slice(now);
         if let Admission::DynamicRandom { share, written, since, .. } = &mut self.admission
             && let Some(limit) = self.threshold.limit()
             && now.saturating_sub(*since) >= self.threshold.refresh()
@@ -157,90 +168,150 @@ impl Shift {
         }
     }
 
-    /// Moves a segment out of memory: to flash, or out of the tier.
-    fn leave_dram(&mut self, now: Duration, slot: Slot, changes: &mut Changes) {
-        let (segment, bytes) = (self.residents.segment(slot), self.residents.bytes(slot));
-        let allowed = self.residents.fits_flash(slot)
-            && match &mut self.admission {
-                // CacheLib's own write limits are soft: no token bucket.
-                Admission::DynamicRandom { share, draws, written, .. } => {
-                    *draws += 1;
-                    let draw = (mix(segment.0 ^ mix(*draws)) >> 11) as f64 / (1_u64 << 53) as f64;
-                    let kept = draw < *share;
-                    *written += if kept { u64::from(bytes) } else { 0 };
-                    kept
-                }
-                Admission::RejectFirst(recent) => recent.insert(segment),
-                _ => self.residents.is_write_charged(slot) || self.threshold.try_write(now, bytes),
-            };
-        if !allowed {
-            changes.dropped.push(self.residents.remove(slot));
-            return;
+    /// Whether a segment that was fetched without an admission decision is written to flash.
+    fn is_written(&mut self, now: Duration, segment: Segment, length: u32) -> bool {
+        match &mut self.admission {
+            // CacheLib's own write limits are soft: no token bucket.
+            Admission::DynamicRandom { share, draws, written, .. } => {
+                *draws += 1;
+                let draw = (mix(segment.0 ^ mix(*draws)) >> 11) as f64 / (1_u64 << 53) as f64;
+                let kept = draw < *share;
+                *written += if kept { u64::from(length) } else { 0 };
+                kept
+            }
+            Admission::RejectFirst(recent) => recent.insert(segment),
+            _ => self.threshold.try_write(now, length),
         }
-        let mut reinsertions = 0;
-        while let Some(oldest) = self.residents.flash_victim_for(slot) {
-            let bytes = self.residents.bytes(oldest);
-            let reinsert = self.reinsertion
-                && reinsertions < REINSERTIONS_MAX
-                && self.priority(now, self.residents.bucket(oldest)) > self.threshold.value() + 1.0
-                && self.threshold.try_write(now, bytes);
-            if reinsert {
-                reinsertions += 1;
-                changes.written.push((self.residents.segment(oldest), bytes));
-                self.residents.reinsert(oldest);
-            } else {
-                changes.dropped.push(self.residents.remove(oldest));
+    }
+
+    /// Whether a segment that is not resident is kept, before it is fetched.
+    fn is_admitted(&mut self, now: Duration, request: &Request) -> bool {
+        match &self.admission {
+            Admission::Priority(_) => {
+                let priority = self.priority(now, request.bucket);
+                self.threshold.admits(priority, request.segment, request.length)
+                    && self.threshold.try_write(now, request.length)
+            }
+            Admission::Expert(listed) => {
+                listed.contains(&request.bucket) && self.threshold.try_write(now, request.length)
+            }
+            // Decided when the segment leaves memory, if there is memory.
+            _ => {
+                self.memory.can_hold(request.length)
+                    || self.is_written(now, request.segment, request.length)
             }
         }
-        changes.written.push((segment, bytes));
-        self.residents.move_to_flash(slot);
+    }
+
+    /// Whether [`Self::is_admitted`] has charged the write to the limit.
+    fn charges_on_request(&self) -> bool {
+        matches!(self.admission, Admission::Priority(_) | Admission::Expert(_))
     }
 }
 
 impl Policy for Shift {
-    fn request(&mut self, now: Duration, request: &Request, changes: &mut Changes) -> Answer {
-        changes.clear();
+    fn on_request(&mut self, now: Duration, request: &Request, place: Place) -> Decision {
         let now = self.clock.advance(now);
         self.refresh(now);
         if let Admission::Priority(kind) = self.admission {
-            let observed = match kind {
-                Priority::Future => Observation { position: None, is_first: false, trail_len: 0 },
-                _ => self.history.record(now, request.bucket, request.segment),
-            };
+            let is_pass = self.passes.on_request(now, request);
+            if is_pass && kind != Priority::Future {
+                self.history.record(now, request.bucket, request.segment);
+            }
             if kind != Priority::Historic {
-                self.jobs.on_read(now, request, observed);
+                self.jobs.on_read(now, request, Observation::NONE, is_pass);
             }
         }
-        match self.residents.touch(request.segment) {
-            Some(Tier::Dram) => return Answer::HitDram,
-            Some(Tier::Flash) => return Answer::HitFlash,
-            None => {}
-        }
-        let (admitted, write_charged) = match &self.admission {
-            Admission::Priority(_) => {
-                let priority = self.priority(now, request.bucket);
-                let admitted = self.threshold.admits(priority, request.segment, request.bytes)
-                    && self.threshold.try_write(now, request.bytes);
-                (admitted, admitted)
+        match place {
+            Place::Memory => self.memory.touch(request.segment),
+            Place::Flash(region) => self.regions.touch(region),
+            Place::Pending => {}
+            Place::Absent if self.regions.len() == 0 && !self.memory.can_hold(request.length) => {
+                return Decision::Pass;
             }
-            Admission::Expert(listed) => {
-                let admitted = listed.contains(&request.bucket)
-                    && self.threshold.try_write(now, request.bytes);
-                (admitted, admitted)
+            Place::Absent if !self.is_admitted(now, request) => return Decision::Pass,
+            Place::Absent if self.memory.can_hold(request.length) => return Decision::Memory,
+            Place::Absent => return Decision::Flash(STREAM),
+        }
+        Decision::Hit
+    }
+
+    fn leave_memory(&mut self, now: Duration) -> Option<Departure> {
+        let now = self.clock.advance(now);
+        let InMemory { resident, write_charged } = self.memory.pop_overflow()?;
+        let is_written = self.regions.len() > 0
+            && (write_charged || self.is_written(now, resident.segment, resident.length));
+        Some(Departure { resident, to: is_written.then_some(STREAM) })
+    }
+
+    fn on_stored(&mut self, _now: Duration, resident: &Resident, place: Place) {
+        match place {
+            Place::Memory => {
+                let write_charged = self.charges_on_request();
+                self.memory.insert(InMemory { resident: *resident, write_charged });
             }
-            _ => (true, false),
-        };
-        if !admitted {
-            return Answer::Passed;
+            Place::Flash(region) => self.regions.on_stored(region),
+            Place::Absent | Place::Pending => {}
         }
-        self.residents.insert(request, write_charged);
-        while let Some(slot) = self.residents.overflow() {
-            self.leave_dram(now, slot, changes);
+    }
+
+    fn on_not_stored(&mut self, _now: Duration, resident: &Resident) {
+        self.not_stored += 1;
+        if self.charges_on_request() {
+            self.threshold.give_back(resident.length);
         }
-        match self.admission {
-            Admission::DynamicRandom { .. } | Admission::RejectFirst(_) => Answer::Filled,
-            _ => Answer::Kept,
+    }
+
+    fn on_sealed(&mut self, _now: Duration, region: RegionId) {
+        self.regions.on_sealed(region);
+    }
+
+    fn victim(&mut self, _now: Duration) -> Option<RegionId> {
+        self.regions.oldest()
+    }
+
+    fn reinsert(
+        &mut self,
+        now: Duration,
+        _region: RegionId,
+        residents: &[Resident],
+        rewrites: &mut Vec<Rewrite>,
+    ) {
+        if !self.reinsertion {
+            return;
         }
+        let now = self.clock.advance(now);
+        for resident in residents {
+            if rewrites.len() >= residents.len() * 3 / 4 {
+                break;
+            }
+            if self.priority(now, resident.bucket) > self.threshold.value() + 1.0
+                && self.threshold.try_write(now, resident.length)
+            {
+                rewrites.push(Rewrite { resident: *resident, to: STREAM });
+            }
+        }
+    }
+
+    fn on_freed(&mut self, _now: Duration, region: RegionId) {
+        self.regions.on_freed(region);
+    }
+
+    fn on_invalidated(&mut self, _now: Duration, place: Place, residents: &[Resident]) {
+        if place == Place::Memory {
+            residents.iter().for_each(|resident| self.memory.remove(resident.segment));
+        }
+    }
+
+    fn on_recovered(&mut self, _now: Duration, region: RegionId, _residents: &[Resident]) {
+        self.regions.on_stored(region);
+        self.regions.on_sealed(region);
+    }
+
+    fn on_tick(&mut self, now: Duration) -> bool {
+        let now = self.clock.advance(now);
+        self.refresh(now);
+        self.jobs.tick_slice(now)
     }
 
     fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent> {
@@ -256,20 +327,27 @@ impl Policy for Shift {
         Ok(())
     }
 
-    fn contains(&self, segment: Segment) -> bool {
-        self.residents.contains(segment)
+    fn save(&self) -> Vec<u8> {
+        snapshot::save(&self.history, &self.jobs, &self.threshold)
     }
 
-    fn used(&self) -> (u64, u64) {
-        self.residents.used()
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        let Self { history, jobs, threshold, .. } = self;
+        snapshot::restore(snapshot, history, jobs, threshold)
+    }
+
+    fn used(&self) -> Used {
+        Used { memory: ByteSize(self.memory.used()), regions: self.regions.used() }
     }
 
     fn counters(&self) -> Counters {
         Counters {
-            jobs: self.jobs.counters,
+            jobs: self.jobs.counters(),
             time_went_back: self.clock.went_back,
             history_one_in: self.history.one_in(),
             lru_takeovers: 0,
+            not_stored: self.not_stored,
+            unknown_regions: self.regions.unknown(),
         }
     }
 }
@@ -277,12 +355,11 @@ impl Policy for Shift {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ByteSize;
     use crate::tier::jobs::tests::buckets_after_reannouncements;
 
     #[test]
     fn buckets_that_were_announced_and_never_read_are_dropped() {
-        let settings = Settings::new(ByteSize(0), ByteSize(100));
+        let settings = Settings::new(ByteSize(0), 10);
         let policy = Shift::new(&settings, Eviction::Lru, Admission::Priority(Priority::Future));
         assert!(buckets_after_reannouncements(policy, |policy| &policy.jobs) <= 2);
     }

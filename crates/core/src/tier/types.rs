@@ -1,4 +1,4 @@
-//! Types of the tier: segments, buckets, requests, answers, specifications and job events.
+//! Types of the tier: segments, regions, requests, decisions, specifications and job events.
 
 use std::time::Duration;
 
@@ -18,7 +18,22 @@ pub struct Bucket(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Job(pub u64);
 
-/// A read of one segment.
+/// A region of flash while it holds one set of segments: the unit of eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId {
+    /// Number of the region, below [`Settings::regions`](super::Settings::regions).
+    pub index: u32,
+    /// Number of this use of the region. A later use has a greater number.
+    pub generation: u64,
+}
+
+/// Segments that are appended to the same region. The policy sends segments that it expects to
+/// leave flash together to one stream. Streams are numbered from 0, below
+/// [`STREAMS_MAX`](super::STREAMS_MAX).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stream(pub u32);
+
+/// A read of a range of one segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// The segment.
@@ -28,47 +43,93 @@ pub struct Request {
     /// The job that reads it, if the request is tagged.
     pub job: Option<Job>,
     /// Length of the segment.
+    pub length: u32,
+    /// First byte asked for.
+    pub offset: u32,
+    /// Number of bytes asked for.
     pub bytes: u32,
 }
 
-/// Result of a request.
+impl Request {
+    /// A read of a whole segment.
+    pub fn whole(segment: Segment, bucket: Bucket, job: Option<Job>, length: u32) -> Self {
+        Self { segment, bucket, job, length, offset: 0, bytes: length }
+    }
+
+    /// The segment with its properties, as brought in by this request.
+    pub fn resident(&self) -> Resident {
+        let Self { segment, bucket, job, length, .. } = *self;
+        Resident { segment, bucket, length, brought_by: job }
+    }
+}
+
+/// Where the driver has a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// Resident in memory.
-    HitDram,
-    /// Resident on flash.
-    HitFlash,
-    /// Fetched from the origin and kept.
-    Kept,
-    /// Fetched from the origin into memory without an admission decision (as `CacheLib` does).
-    /// Whether it is written to flash is decided when it leaves memory.
-    Filled,
-    /// Not kept: the caller reads the origin itself.
-    Passed,
+pub enum Place {
+    /// Nowhere.
+    Absent,
+    /// Being fetched for an earlier request; this one waits for it.
+    Pending,
+    /// In memory.
+    Memory,
+    /// On flash.
+    Flash(RegionId),
 }
 
-impl Answer {
-    /// Whether the segment was resident.
+/// Answer to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The driver has the segment, or is fetching it.
+    Hit,
+    /// Fetch the whole segment and keep it in memory.
+    Memory,
+    /// Fetch the whole segment and append it to this stream.
+    Flash(Stream),
+    /// Do not keep it: read what is asked for from the origin.
+    Pass,
+}
+
+impl Decision {
+    /// Whether the origin is not read for this request.
     pub fn is_hit(self) -> bool {
-        matches!(self, Self::HitDram | Self::HitFlash)
+        self == Self::Hit
+    }
+
+    /// Whether the segment is fetched and kept.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Memory | Self::Flash(_))
     }
 }
 
-/// Changes of residency that a request caused. Reused between requests, so that a request allocates
-/// nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Segments written to flash, with their lengths. A reinserted segment is written again.
-    pub written: Vec<(Segment, u32)>,
-    /// Segments that are no longer resident.
-    pub dropped: Vec<Segment>,
+/// A segment that the driver has, or had before a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resident {
+    /// The segment.
+    pub segment: Segment,
+    /// The bucket that it belongs to.
+    pub bucket: Bucket,
+    /// Its length.
+    pub length: u32,
+    /// The job that brought it in; `None` if that is unknown.
+    pub brought_by: Option<Job>,
 }
 
-impl Changes {
-    pub(super) fn clear(&mut self) {
-        self.written.clear();
-        self.dropped.clear();
-    }
+/// A segment that leaves memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// The segment.
+    pub resident: Resident,
+    /// The stream to append it to; `None` to drop it.
+    pub to: Option<Stream>,
+}
+
+/// A segment of a region that is evicted, to be written again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The segment.
+    pub resident: Resident,
+    /// The stream to append it to.
+    pub to: Stream,
 }
 
 /// Buckets that a job reads side by side: the columns that it uses of one partition.

@@ -5,7 +5,7 @@
 
 /// Index of an entry in a slab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Slot(pub u32);
+pub struct Slot(pub u32);
 
 const NONE: u32 = u32::MAX;
 
@@ -50,6 +50,11 @@ impl Links {
         } else {
             self.0.resize(index + 1, link);
         }
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> u64 {
+        (self.0.capacity() * size_of::<Link>()) as u64
     }
 
     /// The weight of a slot.

@@ -42,6 +42,11 @@ impl TokenBucket {
         passes
     }
 
+    /// Gives back bytes that were taken and not used.
+    pub fn give_back(&mut self, size: ByteSize) {
+        self.full_at = self.full_at.saturating_sub(self.time_for(size.0));
+    }
+
     fn time_for(&self, bytes: u64) -> Duration {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_per_s);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -47,7 +47,14 @@ pub(crate) struct Cost {
 #[derive(Debug)]
 pub(crate) enum Reader {
     Ring(Box<Ring>),
-    Pread(MmapMut),
+    Pread(Plain),
+}
+
+/// Memory to read into with `pread`, and how much of it was ever used.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    memory: MmapMut,
+    used: usize,
 }
 
 /// One aligned read into the memory of a round.
@@ -67,7 +74,15 @@ impl Reader {
 
     /// A reader without a ring.
     pub fn pread() -> io::Result<Self> {
-        MmapMut::map_anon(ROUND_BYTES).map(Self::Pread)
+        MmapMut::map_anon(ROUND_BYTES).map(|memory| Self::Pread(Plain { memory, used: 0 }))
+    }
+
+    /// Bytes allocated; memory that was never used does not count.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Ring(ring) => ring.bytes(),
+            Self::Pread(plain) => plain.used as u64,
+        }
     }
 
     /// Whether this process may use it: a forked process must not use the ring of its parent.
@@ -118,7 +133,7 @@ impl Reader {
     fn memory(&self) -> &[u8] {
         match self {
             Self::Ring(ring) => ring.memory(),
-            Self::Pread(memory) => memory,
+            Self::Pread(plain) => &plain.memory,
         }
     }
 
@@ -126,12 +141,14 @@ impl Reader {
     fn execute(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
         match self {
             Self::Ring(ring) => ring.read(reads),
-            Self::Pread(memory) => reads
-                .iter()
-                .map(|read| {
+            Self::Pread(plain) => {
+                let Plain { memory, used } = plain;
+                let read = |read: &Read<'_>| {
+                    *used = (*used).max(read.at + read.length);
                     read_whole(read.file, read.offset, &mut memory[read.at..][..read.length])
-                })
-                .collect(),
+                };
+                reads.iter().map(read).collect()
+            }
         }
     }
 }

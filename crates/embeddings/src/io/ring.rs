@@ -19,6 +19,8 @@ use super::{Read, read_whole};
 pub(crate) struct Ring {
     queues: IoUring,
     memory: ManuallyDrop<MmapMut>,
+    /// Bytes of `memory` that were ever used.
+    used: usize,
     /// Reads that the kernel has not completed.
     running: usize,
     process: u32,
@@ -36,11 +38,16 @@ impl Ring {
             other => other?,
         };
         let memory = ManuallyDrop::new(MmapMut::map_anon(bytes)?);
-        Ok(Self { queues, memory, running: 0, process: std::process::id() })
+        Ok(Self { queues, memory, used: 0, running: 0, process: std::process::id() })
     }
 
     pub(super) fn is_ours(&self) -> bool {
         self.process == std::process::id() && self.running == 0
+    }
+
+    /// Bytes of the memory that was used, and of the queues: 96 for each read that fits.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.used + super::ROUND_READS * 96) as u64
     }
 
     pub(super) fn memory(&self) -> &[u8] {
@@ -52,6 +59,7 @@ impl Ring {
     pub(super) fn read(&mut self, reads: &[Read<'_>]) -> Vec<io::Result<usize>> {
         assert!(self.is_ours(), "the ring has failed or belongs to another process");
         for (number, read) in reads.iter().enumerate() {
+            self.used = self.used.max(read.at + read.length);
             let target = &mut self.memory[read.at..][..read.length];
             let length = u32::try_from(read.length).expect("a round is smaller");
             let entry = opcode::Read::new(Fd(read.file.as_raw_fd()), target.as_mut_ptr(), length)

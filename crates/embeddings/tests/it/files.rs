@@ -172,11 +172,11 @@ fn tables_that_were_replaced_by_one_file_share_it() {
 
 #[test]
 fn replaced_rows_are_visible_at_once_and_written_to_the_file() {
-    for memory in [0, 1000, 1 << 20] {
+    for memory in [0, 1000, 2 << 20] {
         let directory = tempfile::tempdir().unwrap();
-        let source = numbered(directory.path(), 300, 4);
-        let options = Options::new(ByteSize(memory));
-        let tables = Tables::open(std::slice::from_ref(&source), &options).unwrap();
+        let source = numbered(directory.path(), 20_000, 4);
+        let options = Options::new(ByteSize::ZERO);
+        let tables = crate::open(std::slice::from_ref(&source), options, memory);
         for key in 95..105 {
             look(&tables, key).unwrap();
         }
@@ -213,16 +213,16 @@ fn replacements_of_another_shape_are_rejected() {
 /// name.
 #[test]
 fn tables_that_share_rows_are_replaced_together() {
-    for memory in [0, 6000, 1 << 20] {
+    for memory in [0, 6000, 4 << 20] {
         let directory = tempfile::tempdir().unwrap();
-        let source = numbered(directory.path(), 300, 4);
+        let source = numbered(directory.path(), 20_000, 4);
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&source.path, &link).unwrap();
         let mut other = Source { path: link, ..source.clone() };
         let mut pairs = source.clone().raw(Dtype::F32, 8);
         pairs.raw.as_mut().unwrap().offset = 32;
         let sources = [source.clone(), source.clone(), other.clone(), pairs];
-        let tables = Tables::open(&sources, &Options::new(ByteSize(memory))).unwrap();
+        let tables = crate::open(&sources, Options::new(ByteSize::ZERO), memory);
         let look = |key: i64| {
             let mut out = [0.0; 20];
             let keys = [[key], [key], [key], [(key - 2) / 2]];

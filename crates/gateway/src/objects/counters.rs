@@ -31,7 +31,7 @@ pub struct ObjectCounters {
     pub segments_not_stored: AtomicU64,
     /// Fills that ended early because no reader was left.
     pub fills_abandoned: AtomicU64,
-    /// Answers that began again because the object changed before the first byte was sent.
+    /// Answers begun again: the object changed before the first byte was sent.
     pub restarts: AtomicU64,
     /// Answers that were cut after the first byte.
     pub answers_cut: AtomicU64,
@@ -86,7 +86,7 @@ impl ObjectCounters {
             ),
             row(
                 "gateway_answers_restarted",
-                "Answers that began again because the object changed before a byte was sent.",
+                "Answers begun again because the object changed before the first byte was sent.",
                 &self.restarts,
             ),
             row(

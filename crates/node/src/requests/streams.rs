@@ -78,7 +78,7 @@ impl SessionStreams {
         handle
     }
 
-    /// Drops writers whose streams were destroyed, when there are as many as can be written.
+    /// Drops writers whose streams were destroyed, once a connection has the most writers.
     fn drop_destroyed(&mut self, client: StreamClient<'_>) {
         let is_writing = |stream: &OpenStream| matches!(stream, OpenStream::Writing(_));
         if self.open.values().filter(|stream| is_writing(stream)).count() < WRITERS_MAX {

@@ -80,7 +80,7 @@ impl StreamStore {
     }
 
     /// Removes streams whose leases have ended, and their charges. Costs nothing while no lease
-    /// ends, whatever the number of streams: every client may ask for that as often as it likes.
+    /// ends, whatever the number of streams: each request of any client may cause it.
     pub fn collect_expired(&self) {
         let now_ms = self.store.now_ms();
         let ended = self.decide(|quotas| quotas.take_ended_leases(now_ms));

@@ -29,6 +29,7 @@ mod synthetic;
 
 mod bounds;
 mod compare;
+mod plan;
 mod plot;
 mod report;
 pub mod reproduce;
@@ -43,6 +44,7 @@ pub use criteo_like::Criteo;
 pub use datasets::{Format, load, load_as, parse_as};
 pub use file::TraceError;
 pub(crate) use file::{read, unpacked};
+pub use plan::{MemoryPlanner, PlannedMemory};
 pub use report::{Bundle, Prefetched, Report};
 pub use run::{CacheShare, CacheShareError, Cost, Simulation, Tally};
 pub use synthetic::Made;

@@ -217,7 +217,7 @@ pub(super) fn warm_up(trace: &Trace) -> usize {
     trace.len() / WARM_UP_DIVISOR
 }
 
-fn single_pass(policy: &mut dyn Policy, trace: &Trace) -> Tally {
+pub(super) fn single_pass(policy: &mut dyn Policy, trace: &Trace) -> Tally {
     let mut tally = Tally::default();
     let mut outcome = Outcome::default();
     let warm_up = warm_up(trace);

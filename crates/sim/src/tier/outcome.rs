@@ -1,6 +1,6 @@
 //! Outcomes: the counts of a simulation, for tables, pictures and scripts.
 
-use forebay_core::tier::{Answer, Counters, PolicyKind};
+use forebay_core::tier::{Counters, Decision, Place, PolicyKind};
 use serde::Serialize;
 
 /// Outcome of one setup under one policy.
@@ -12,6 +12,8 @@ pub struct Outcome {
     pub variant: Option<String>,
     /// The policy.
     pub policy: PolicyKind,
+    /// Segments of a region; 1 if segments are evicted one by one.
+    pub region_segments: u32,
     /// Seed of all random choices.
     pub seed: u64,
     /// Simulated duration.
@@ -63,14 +65,14 @@ impl Outcome {
         ratio(self.written_bytes as f64, self.seconds)
     }
 
-    pub(super) fn count(&mut self, answer: Answer, bytes: u64) {
+    pub(super) fn count(&mut self, decision: Decision, place: Place, bytes: u64) {
         self.requests += 1;
         self.read_bytes += bytes;
-        *match answer {
-            Answer::HitDram => &mut self.dram_hit_bytes,
-            Answer::HitFlash => &mut self.flash_hit_bytes,
-            Answer::Kept | Answer::Filled => &mut self.fill_bytes,
-            Answer::Passed => &mut self.passed_bytes,
+        *match (decision, place) {
+            (Decision::Hit, Place::Memory) => &mut self.dram_hit_bytes,
+            (Decision::Hit, _) => &mut self.flash_hit_bytes,
+            (Decision::Memory | Decision::Flash(_), _) => &mut self.fill_bytes,
+            (Decision::Pass, _) => &mut self.passed_bytes,
         } += bytes;
     }
 }
@@ -93,6 +95,8 @@ pub(super) fn nonzero_counters(counters: &[Counters]) -> Vec<(&'static str, u64)
         ("invalid_events", sum(|c| c.jobs.invalid_events)),
         ("time_went_back", sum(|c| c.time_went_back)),
         ("lru_takeovers", sum(|c| c.lru_takeovers)),
+        ("reads_unmarked", sum(|c| c.jobs.unmarked)),
+        ("segments_not_stored", sum(|c| c.not_stored)),
         ("history_one_in", counters.iter().map(|c| c.history_one_in).max().unwrap_or(1)),
     ];
     all.into_iter().filter(|(name, count)| *count > u64::from(*name == "history_one_in")).collect()

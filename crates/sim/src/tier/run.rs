@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    tier::{Changes, Counters, Eligibility, Job, JobEvent, Policy, PolicyKind, Settings, Table},
-    units::ByteRate,
+    tier::{
+        Counters, Decision, Eligibility, FlashModel, Job, JobEvent, Policy, PolicyKind, Settings,
+        Table, Written,
+    },
 };
 
 use super::{
@@ -107,17 +109,8 @@ pub fn simulate(
 ) -> Outcome {
     let workload = &setup.workload;
     let nodes = u64::from(setup.nodes);
-    let per_node = |size: ByteSize| ByteSize(size.0 / nodes);
-    let mut settings = Settings::new(per_node(setup.dram), per_node(setup.flash));
-    settings.segment = workload.segment;
-    settings.writes = setup.writes;
-    settings.writes.limit =
-        setup.writes.limit.map(|rate| ByteRate(ByteSize((rate.0.0 / nodes).max(1))));
-    settings.history = setup.history;
-    settings.history.segments_max /= usize::try_from(nodes).expect("at most 1000 nodes");
-    settings.reinsertion = setup.reinsertion;
-    settings.expert.clone_from(&setup.expert);
-    let mut policies: Vec<Box<dyn Policy>> = (0..nodes).map(|_| kind.build(&settings)).collect();
+    let settings = setup.settings();
+    let mut nodes: Vec<Node> = (0..nodes).map(|_| Node::new(kind, &settings)).collect();
 
     let reads = workload.reads();
     let step = Duration::from_secs_f64((setup.seconds_about() / f64::from(STEPS)).max(1.0));
@@ -125,6 +118,7 @@ pub fn simulate(
         scenario: scenario.name.clone(),
         variant: setup.variant.clone(),
         policy: kind,
+        region_segments: setup.region_segments,
         seed: workload.seed,
         seconds: 0.0,
         requests: 0,
@@ -141,7 +135,6 @@ pub fn simulate(
         events: Vec::new(),
     };
     let mut filter = Filter::new(setup);
-    let mut changes = Changes::default();
     let mut write_rate = WriteRate::default();
     for (now, event) in workload.events() {
         outcome.seconds = now.as_secs_f64();
@@ -149,27 +142,28 @@ pub fn simulate(
             Event::Announced(job) => {
                 let spec = workload.spec(job, setup.nodes);
                 let announced = JobEvent::Announced { job: Job(job as u64), spec: &spec };
-                for policy in &mut policies {
+                for node in &mut nodes {
                     // The policy counts an invalid event, and the simulation continues.
-                    let _ = policy.on_event(now, announced);
+                    let _ = node.policy.on_event(now, announced);
                 }
             }
             Event::Ended(job) => {
-                for policy in &mut policies {
-                    let _ = policy.on_event(now, JobEvent::Ended { job: Job(job as u64) });
+                for node in &mut nodes {
+                    let _ = node.policy.on_event(now, JobEvent::Ended { job: Job(job as u64) });
                 }
             }
             Event::Read(request) => {
                 let bytes = u64::from(request.bytes);
-                let node = if nodes == 1 { 0 } else { node_of(request.segment.0, nodes) };
-                let answer = if filter.admits(now, request.bucket.0, request.bytes) {
-                    policies[node].request(now, &request, &mut changes)
+                let of = node_of(request.segment.0, nodes.len() as u64);
+                let Node { policy, flash } = &mut nodes[of];
+                let place = flash.place(request.segment);
+                let (decision, written) = if filter.admits(now, request.bucket.0, request.bytes) {
+                    flash.read(&mut **policy, now, &request)
                 } else {
-                    changes.written.clear();
-                    forebay_core::tier::Answer::Passed
+                    (Decision::Pass, Written::default())
                 };
-                outcome.count(answer, bytes);
-                if answer.is_hit() {
+                outcome.count(decision, place, bytes);
+                if decision.is_hit() {
                     let at = usize::try_from(now.as_nanos() / step.as_nanos())
                         .expect("the number of steps is small");
                     if outcome.absorbed_over_time.len() <= at {
@@ -177,10 +171,9 @@ pub fn simulate(
                     }
                     outcome.absorbed_over_time[at] += bytes;
                 }
-                let written = changes.written.iter().map(|(_, bytes)| u64::from(*bytes)).sum();
-                if written > 0 {
-                    outcome.written_bytes += written;
-                    write_rate.record(now, written);
+                if written.bytes > 0 {
+                    outcome.written_bytes += written.bytes;
+                    write_rate.record(now, written.bytes);
                 }
                 if outcome.requests.is_multiple_of(PROGRESS_EVERY) {
                     on_progress(outcome.requests as f64 / reads.max(1) as f64);
@@ -189,13 +182,28 @@ pub fn simulate(
         }
     }
     outcome.write_rate_max = write_rate.max_per_second(outcome.seconds);
-    let counters: Vec<Counters> = policies.iter().map(|policy| policy.counters()).collect();
+    let counters: Vec<Counters> = nodes.iter().map(|node| node.policy.counters()).collect();
     outcome.events = nonzero_counters(&counters);
     outcome
 }
 
+/// A simulated node: a policy and the flash that it decides on.
+struct Node {
+    policy: Box<dyn Policy>,
+    flash: FlashModel,
+}
+
+impl Node {
+    fn new(kind: PolicyKind, settings: &Settings) -> Self {
+        Self { policy: kind.build(settings), flash: FlashModel::new(settings) }
+    }
+}
+
 /// The node of a segment. Any even spread will do.
 fn node_of(segment: u64, nodes: u64) -> usize {
+    if nodes == 1 {
+        return 0;
+    }
     let mixed = (segment ^ 0x51ed_270b).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     usize::try_from(mixed % nodes).expect("at most 1000 nodes")
 }

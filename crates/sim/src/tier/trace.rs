@@ -16,7 +16,7 @@ use std::{
 
 use forebay_core::{
     ByteSize,
-    tier::{Bucket, Changes, PolicyKind, Request, Segment, Settings},
+    tier::{Bucket, FlashModel, PolicyKind, Request, Segment, Settings},
 };
 use hashbrown::HashMap;
 use serde::Serialize;
@@ -149,21 +149,21 @@ impl Requests {
     /// Replays all requests under a policy.
     pub fn replay(&self, policy: PolicyKind, share: CacheShare, optimum_hits: u64) -> TraceRow {
         let capacity = self.capacity(share);
-        let mut settings = Settings::new(ByteSize::ZERO, ByteSize(capacity * u64::from(OBJECT)));
-        settings.segment = ByteSize(u64::from(OBJECT));
-        let mut instance = policy.build(&settings);
-        let mut changes = Changes::default();
+        // Objects are evicted one by one, as caches are usually compared.
+        let regions = u32::try_from(capacity).expect("fewer than 2^32 objects");
+        let (segment, region) = (ByteSize(u64::from(OBJECT)), ByteSize(u64::from(OBJECT)));
+        let mut settings = Settings { segment, region, ..Settings::new(ByteSize::ZERO, regions) };
+        settings.history.segments_max =
+            settings.history.segments_max.min(2 * self.objects.max(512));
+        let (mut instance, mut flash) = (policy.build(&settings), FlashModel::new(&settings));
         let (mut hits, mut writes) = (0, 0);
         let started = Instant::now();
         for (at, number) in &self.all {
-            let request = Request {
-                segment: Segment(u64::from(*number)),
-                bucket: Bucket(number / BUCKET),
-                job: None,
-                bytes: OBJECT,
-            };
-            hits += u64::from(instance.request(*at, &request, &mut changes).is_hit());
-            writes += changes.written.len() as u64;
+            let (segment, bucket) = (Segment(u64::from(*number)), Bucket(number / BUCKET));
+            let request = Request::whole(segment, bucket, None, OBJECT);
+            let (decision, written) = flash.read(&mut *instance, *at, &request);
+            hits += u64::from(decision.is_hit());
+            writes += written.segments;
         }
         let millions = self.len() as f64 / 1e6;
         TraceRow {

@@ -300,12 +300,9 @@ impl Iterator for Events<'_> {
         };
         progress.at += 1;
         progress.left -= 1;
-        let request = Request {
-            segment: Segment(u64::from(workload.parts[*part as usize].first + number)),
-            bucket: Bucket(*part),
-            job: Some(Job(job as u64)),
-            bytes: u32::try_from(workload.segment.0).expect("a segment is at most 1 GiB"),
-        };
+        let segment = Segment(u64::from(workload.parts[*part as usize].first + number));
+        let length = u32::try_from(workload.segment.0).expect("a segment is at most 1 GiB");
+        let request = Request::whole(segment, Bucket(*part), Some(Job(job as u64)), length);
         top.0.0 = now.saturating_add(workload.interval(job, now));
         Some((at, Event::Read(request)))
     }

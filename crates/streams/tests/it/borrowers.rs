@@ -370,8 +370,8 @@ fn borrowers_of_a_killed_owner_get_an_error_and_the_next_owner_its_streams() {
     }
 }
 
-/// Promise 5: an owner that is stopped hangs no borrower. An interrupt ends a wait at once and keeps
-/// the connection; without one, the wait ends after a few seconds with an error.
+/// Promise 5: an owner that is stopped hangs no borrower. An interrupt ends a wait at once and
+/// keeps the connection; without one, the wait ends after a few seconds with an error.
 #[test]
 fn a_stopped_owner_hangs_no_borrower() {
     let directory = tempfile::tempdir().unwrap();

@@ -20,8 +20,8 @@ pub enum Command {
     Build(build::Args),
     /// List the objects under a URL, without reading them.
     ///
-    /// A job that reads the listing learns the addresses of a digest. Exit code 1 if objects have no
-    /// version.
+    /// A job that reads the listing learns the addresses of a digest. Exit code 1 if objects have
+    /// no version.
     #[command(after_help = list::EXAMPLES)]
     List(list::Args),
     /// Show the summary and the first items of a digest.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_core::ByteSize;
 use forebay_embeddings::{
-    Contents, Source,
+    Contents, MemoryDivision, Options, Source, Tables,
     format::{Dtype, Layout},
 };
 use serde::Serialize;
@@ -14,6 +14,7 @@ use crate::output::{self, Format, Verdict};
 pub const EXAMPLES: &str = "\
 Examples:
   forebay embed inspect model.safetensors
+  forebay embed inspect model.safetensors --memory 2GiB
   forebay embed inspect rows.bin --dtype float16 --dimension 64";
 
 /// What to inspect.
@@ -29,6 +30,9 @@ pub struct Args {
     /// Read bare rows of this number of values.
     #[arg(long, value_name = "N", requires = "dtype")]
     dimension: Option<u64>,
+    /// Also show how this memory divides between rows and bookkeeping, for all tables of the file.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
     /// Print the result in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -39,6 +43,8 @@ struct Inspected {
     format: &'static str,
     bytes: u64,
     tensors: Vec<Inspection>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    division: Option<MemoryDivision>,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,7 +74,10 @@ impl Inspection {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let inspected = inspect(args)?;
+    let mut inspected = inspect(args)?;
+    if let Some(memory) = args.memory {
+        inspected.division = Some(divide(args, &inspected, memory)?);
+    }
     match args.format {
         Format::Json => output::json(&inspected)?,
         Format::Text => output::data(&describe(&inspected))?,
@@ -81,13 +90,16 @@ fn inspect(args: &Args) -> anyhow::Result<Inspected> {
         let (layout, bytes) =
             forebay_embeddings::inspect_rows(&Source::file(&args.file).raw(dtype, dimension))?;
         let tensors = vec![Inspection::table(None, &layout)];
-        return Ok(Inspected { format: "rows", bytes, tensors });
+        return Ok(Inspected { format: "rows", bytes, tensors, division: None });
     }
     let (contents, bytes) = forebay_embeddings::inspect(&args.file)?;
     Ok(match contents {
-        Contents::Npy { table } => {
-            Inspected { format: "npy", bytes, tensors: vec![Inspection::table(None, &table)] }
-        }
+        Contents::Npy { table } => Inspected {
+            format: "npy",
+            bytes,
+            tensors: vec![Inspection::table(None, &table)],
+            division: None,
+        },
         Contents::Safetensors { tensors } => {
             let tensors = tensors.into_iter().map(|tensor| match &tensor.table {
                 Some(layout) => Inspection::table(Some(tensor.name), layout),
@@ -101,9 +113,44 @@ fn inspect(args: &Args) -> anyhow::Result<Inspected> {
                     offset: None,
                 },
             });
-            Inspected { format: "safetensors", bytes, tensors: tensors.collect() }
+            Inspected { format: "safetensors", bytes, tensors: tensors.collect(), division: None }
         }
     })
+}
+
+/// Opens all tables of the file with this memory, which reads headers only.
+fn divide(args: &Args, inspected: &Inspected, memory: ByteSize) -> anyhow::Result<MemoryDivision> {
+    let file = Source::file(&args.file);
+    let tables = inspected.tensors.iter().filter(|tensor| tensor.table);
+    let sources: Vec<Source> = tables
+        .map(|tensor| match (&tensor.name, args.dtype, args.dimension) {
+            (Some(name), ..) => file.clone().tensor(name),
+            (None, Some(dtype), Some(dimension)) => file.clone().raw(dtype, dimension),
+            (None, ..) => file.clone(),
+        })
+        .collect();
+    Ok(Tables::open(&sources, &Options::new(memory))?.division())
+}
+
+/// A line per kind of bytes.
+fn describe_division(division: &MemoryDivision) -> String {
+    let line = |kind: &str, bytes: u64| vec![kind.to_owned(), ByteSize(bytes).to_string()];
+    let books = division.directory_bytes + division.ghost_bytes;
+    let rows = [
+        line(&format!("{} pinned tables", division.pinned_tables), division.pinned_bytes),
+        line(&format!("{} rows of the others", division.rows), division.row_bytes),
+        line("directory", division.directory_bytes),
+        line("ghosts", division.ghost_bytes),
+        line("tuning", division.tuning_bytes),
+        line("buffers, at most", division.buffer_bytes),
+    ];
+    let per_row = books as f64 / division.rows.max(1) as f64;
+    let table = output::table(&["MEMORY", "SIZE"], &rows);
+    if division.rows == 0 {
+        table
+    } else {
+        format!("{table}{per_row:.1} bytes of bookkeeping per row\n")
+    }
 }
 
 fn describe(inspected: &Inspected) -> String {
@@ -127,5 +174,5 @@ fn describe(inspected: &Inspected) -> String {
         ByteSize(inspected.bytes),
         output::count(tables, "table"),
         output::table(&header, &rows)
-    )
+    ) + &inspected.division.as_ref().map(describe_division).unwrap_or_default()
 }

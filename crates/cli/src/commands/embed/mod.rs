@@ -1,6 +1,7 @@
 //! `forebay embed`: simulates policies for embedding rows on traces, and inspects files of tables.
 
 mod inspect;
+mod plan;
 mod quantize;
 mod synthetic;
 
@@ -61,6 +62,12 @@ pub enum Command {
     /// beside it.
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
+    /// Show what a memory size gives on a trace, or how much memory a goal takes.
+    ///
+    /// Simulates the policy `group`. The memory includes bookkeeping and kept buffers, as the
+    /// `memory` of the tables does. The tables are the rows that the trace requests.
+    #[command(after_help = plan::EXAMPLES)]
+    Plan(plan::Args),
     /// Show the tables of a file, read from its header.
     #[command(after_help = inspect::EXAMPLES)]
     Inspect(inspect::Args),
@@ -182,6 +189,7 @@ pub fn run(command: Command) -> anyhow::Result<Verdict> {
         Command::Policies(args) => list(&args),
         Command::Traces(args) => synthetic::list(&args),
         Command::Reproduce(args) => reproduce(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Quantize(args) => quantize::run(&args),
     }
@@ -194,7 +202,12 @@ fn simulate(args: &SimArgs) -> anyhow::Result<Verdict> {
     if let Some(group) = synthetic::find_group(&args.trace) {
         return synthetic::compare(&group, args);
     }
-    let trace = load(args)?;
+    let trace = load(&LoadArgs {
+        trace: &args.trace,
+        trace_format: args.trace_format,
+        requests: args.requests,
+        seed: args.seed,
+    })?;
     let mut simulation = simulation(args);
     simulation.replay = args.replay;
     simulation.bounds = !args.no_bounds;
@@ -287,22 +300,30 @@ fn count(requests: u64) -> usize {
     usize::try_from(requests).unwrap_or(usize::MAX)
 }
 
-fn load(args: &SimArgs) -> anyhow::Result<Trace> {
-    let generated = synthetic::find(&args.trace)?;
+/// Which trace, and how much of it.
+struct LoadArgs<'a> {
+    trace: &'a Path,
+    trace_format: Option<embeddings::Format>,
+    requests: Option<u64>,
+    seed: u64,
+}
+
+fn load(args: &LoadArgs<'_>) -> anyhow::Result<Trace> {
+    let generated = synthetic::find(args.trace)?;
     if args.trace_format.is_some() && (generated.is_some() || args.trace == Path::new(SYNTHETIC)) {
         let name = args.trace.display();
         bail!("--trace-format is for files, and `{name}` is generated; for a file, use ./{name}");
     }
     if let Some(generated) = generated {
         let requests = args.requests.map_or_else(|| generated.requests(), count);
-        return Ok(generated.generate(requests, synthetic::seed(args)));
+        return Ok(generated.generate(requests, synthetic::seed(args.seed)));
     }
     if args.trace == Path::new(SYNTHETIC) {
         let requests = count(args.requests.unwrap_or(SYNTHETIC_REQUESTS));
-        return Ok(Criteo { requests, seed: synthetic::seed(args) }.generate());
+        return Ok(Criteo { requests, seed: synthetic::seed(args.seed) }.generate());
     }
-    let format = args.trace_format.unwrap_or_else(|| embeddings::Format::of(&args.trace));
-    let trace = embeddings::load_as(&args.trace, format).map_err(|error| match &error {
+    let format = args.trace_format.unwrap_or_else(|| embeddings::Format::of(args.trace));
+    let trace = embeddings::load_as(args.trace, format).map_err(|error| match &error {
         TraceError::Missing { path } => {
             anyhow!(
                 "there is no file `{}`; use a file, or `{SYNTHETIC}`, or another generated trace \

@@ -40,8 +40,8 @@ pub fn find_group(trace: &Path) -> Option<Vec<Made>> {
 }
 
 /// Seed of a generated trace. Published figures use trace seed 1 and policy seed 0.
-pub fn seed(args: &SimArgs) -> u64 {
-    args.seed.wrapping_add(1)
+pub fn seed(seed: u64) -> u64 {
+    seed.wrapping_add(1)
 }
 
 /// Runs the policies on these traces, and compares `group` with the best other policy.
@@ -62,7 +62,7 @@ pub fn compare(traces: &[Made], args: &SimArgs) -> anyhow::Result<Verdict> {
     let mut comparison = Comparison::default();
     for made in traces {
         let requests = args.requests.map_or_else(|| made.requests(), count);
-        let report = run_with_bar(&simulation, &made.generate(requests, seed(args)));
+        let report = run_with_bar(&simulation, &made.generate(requests, seed(args.seed)));
         if !comparison.add(&report, made.held_out()) {
             bail!("several traces compare `group` with other policies; name `group` and one more");
         }

@@ -41,6 +41,9 @@ pub(super) struct EvictionCutoff<const H: usize, const N: usize> {
 }
 
 impl<const H: usize, const N: usize> EvictionCutoff<H, N> {
+    /// Bytes of the counts.
+    pub const BYTES: u64 = (H * size_of::<[u16; RANGES as usize]>()) as u64;
+
     /// Ranges that cover `doublings` doublings below "now", under each half-life.
     pub fn new(doublings: [f64; H]) -> Self {
         let widths = doublings.map(|doublings| {

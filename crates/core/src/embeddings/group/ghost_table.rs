@@ -30,9 +30,18 @@ pub(super) struct GhostTable {
 impl GhostTable {
     /// A table for about `keys` keys.
     pub fn new(keys: u64) -> Self {
-        let blocks = (keys / BLOCK as u64).clamp(1, 1 << 26);
-        let blocks = usize::try_from(blocks).expect("at most 2^26 blocks");
+        let blocks = usize::try_from(block_count(keys)).expect("at most 2^26 blocks");
         Self { blocks: vec![[0; BLOCK]; blocks], rebased_by: 0 }
+    }
+
+    /// Bytes of a table for about `keys` keys.
+    pub fn bytes_for(keys: u64) -> u64 {
+        block_count(keys) * size_of::<[u32; BLOCK]>() as u64
+    }
+
+    /// Bytes of this table.
+    pub fn bytes(&self) -> u64 {
+        size_of_val(&self.blocks[..]) as u64
     }
 
     #[inline]
@@ -88,6 +97,10 @@ impl GhostTable {
         let noted = level.0.wrapping_add(self.rebased_by) / STEP;
         self.blocks[at][cell] = tag << LEVEL_BITS | (noted & LEVEL_MASK);
     }
+}
+
+fn block_count(keys: u64) -> u64 {
+    (keys / BLOCK as u64).clamp(1, 1 << 26)
 }
 
 /// The cell of a block with this tag. All cells are compared, which is as fast as the first few.

@@ -19,3 +19,15 @@ pub(super) fn bound(half_life: f64) -> u32 {
     let level = (EXPECTED_MAX * half_life / std::f64::consts::LN_2).log2();
     (level * f64::from(DecayedFrequency::STEPS)) as u32
 }
+
+/// [`bound`] under the half-life in use.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdleBound(pub u32);
+
+impl IdleBound {
+    /// The bound on a level if the logarithm of the accesses since the last one is `since`.
+    #[inline]
+    pub fn after(self, now: DecayedFrequency, since: u32) -> DecayedFrequency {
+        DecayedFrequency(now.0 + self.0).minus(since)
+    }
+}

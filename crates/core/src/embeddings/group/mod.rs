@@ -13,89 +13,54 @@
 //! - **Nothing is tuned by hand.** Half-life, window and the strictness with incomplete requests
 //!   come from [`shadow_tuning`].
 //!
-//! Rows of a bundle ([`Implications`]) that one request admitted are evicted together: with one of
-//! them, those that no other request has accessed since.
-//!
 //! Small tables are pinned: their rows, once resident, stay. They would nearly always stay anyway;
 //! pinned, they need no ranking.
+//!
+//! Every structure is small and has a limit that is known at the start ([`plan`]), so a budget of
+//! bytes includes the bookkeeping.
 
 mod decayed_frequency;
 mod eviction_cutoff;
 mod ghost_table;
 mod idle_decay;
+mod plan;
+mod rows;
 mod shadow_tuning;
+
+#[cfg(test)]
+mod tests;
 
 use self::{
     decayed_frequency::{DecayedFrequency, log2},
     ghost_table::GhostTable,
+    idle_decay::IdleBound,
+    plan::Plan,
+    rows::{Place, Rows},
     shadow_tuning::{Access, Setting, ShadowTuning, decay_rate},
 };
 use super::{
-    bucket_queue::BucketQueue,
-    entries::{Entries, ListId, UNLISTED},
-    implications::{BUNDLES_MAX, Implication, Implications},
-    key::{Key, TableId, mix},
+    directory::index_bytes,
+    implications::{Implication, Implications},
+    key::{Key, KeyMap, TableId, mix},
     pinned_tables::smallest_tables,
-    policy::{Budget, Replacement, RequestState, impl_entries},
+    policy::{Bookkeeping, Budget, Division, Evicted, Outcome, Policy},
     slab_list::Slot,
 };
 
-const WINDOW: ListId = 0;
-const PINNED: ListId = 1;
-
 /// Accesses to a row closer together than this, in accesses per row that fits, are a burst.
 const BURST_SHARE: f64 = 0.3;
-/// Keys in the ghost table per row that fits: 64 bytes.
-const GHOSTS_PER_ROW: u64 = 16;
 
-/// An evicted row takes along rows of its bundle whose levels exceed its own by at most this.
-/// Within two doublings they were accessed (nearly) only together with it.
-const BUNDLE_LEVEL_GAP: u32 = 2 * DecayedFrequency::STEPS;
+/// Level of "now" from which all levels are rebased: stored levels have 16 bits.
+const NOW_MAX: u32 = 512 * DecayedFrequency::STEPS;
 
-/// Rows checked for idle decay per eviction.
-const IDLE_CHECKS: u32 = 2;
-
-/// Levels per rank: 16 ranks per doubling.
-const RANK_STEPS: u32 = 16;
-/// Rank of "now" from which all levels are rebased.
-const RANKS_MAX: u32 = 8192;
-
-/// What the policy stores about a resident.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RowMeta {
-    level: DecayedFrequency,
-    /// Time of the last access, in accesses modulo 2^32.
-    last: u32,
-    /// The next row of its bundle that the same request admitted, in a circle; itself if there is
-    /// none.
-    next: Slot,
-    /// Its score in the main order. Its level may have risen since.
-    rank: u32,
-}
-
-impl RowMeta {
-    fn has_risen(&self) -> bool {
-        rank(self.level) > self.rank
-    }
-}
-
-/// The row of a bundle that was admitted last.
-#[derive(Debug, Clone, Copy)]
-struct LastAdmitted {
-    /// Number of the request that admitted it.
-    request: u32,
-    slot: Slot,
-    /// Its key, since the slot may have been reused.
-    key: Option<Key>,
-}
+/// Capacity of scratch lists that is kept from one request to the next, in keys.
+const SCRATCH_KEYS_MAX: usize = 512;
 
 /// The policy `group`.
 #[derive(Debug)]
 pub(super) struct Group {
-    entries: Entries<RowMeta>,
-    /// Residents that have passed the window, each at the rank of its level or lower. A row is
-    /// moved up when it would be the next victim, so that a hit moves nothing.
-    main: BucketQueue,
+    budget: Budget,
+    rows: Rows,
     ghosts: GhostTable,
     tuning: ShadowTuning,
     setting: Setting,
@@ -103,60 +68,77 @@ pub(super) struct Group {
     setting_changed: bool,
     pinned: Vec<bool>,
     implications: Implications,
-    /// For each bundle.
-    last_admitted: Vec<LastAdmitted>,
-    /// For each table, the number of the last request that admitted a row of it.
-    last_admitting: Vec<u32>,
+    /// Limit on the weight of the residents.
+    capacity: u64,
+    /// Bytes of a slot that count towards its weight.
+    slot_weight: u32,
+    used: u64,
+    window_used: u64,
+    /// Limit on the weight of the window.
+    window_max: u64,
+    rows_max: u64,
+    /// Whether slots must be given up, because the capacity has shrunk.
+    has_shrunk: bool,
     /// Number of accesses so far.
     time: u64,
     /// Level of an access that counts in full, with 32 fractional bits.
     now: u64,
     /// Increase of `now` per access.
     decay_rate: u64,
-    /// Bound of idle decay ([`idle_decay::bound`]).
-    idle_bound: u32,
-    /// Slot that is next checked for idle decay.
-    hand: u32,
-    /// Limit on the weight of the window.
-    window_max: u64,
-    rows_max: u64,
+    idle_bound: IdleBound,
     /// Accesses closer together than this are a burst.
     burst: u32,
     burst_log: u32,
-    /// Discounts of the current request's hits and misses.
+    /// The current request: its keys, how many of them hit, and the discounts of hits and misses.
+    keys: u32,
+    hits: u32,
     hit_halvings: u32,
     miss_halvings: u32,
+    /// Missing keys of the current request, if it may have a key twice.
+    considered: KeyMap<()>,
 }
 
 impl Group {
     pub fn new(budget: &Budget) -> Self {
-        let rows_max = budget.rows_max();
-        let tuning = ShadowTuning::new(rows_max);
         let pinned = smallest_tables(budget);
         let table_rows: Vec<u64> = budget.tables().iter().map(|shape| shape.rows).collect();
+        let plan =
+            Plan::new(budget, |bytes| Implications::new(&table_rows, &pinned, 0, bytes).bytes());
+        let rows_max = plan.rows;
+        let tuning = ShadowTuning::new(rows_max, plan.tracked);
         let burst = ((rows_max as f64 * BURST_SHARE) as u32).max(1);
         let mut group = Self {
-            entries: Entries::new(2, budget.capacity()),
-            main: BucketQueue::default(),
-            ghosts: GhostTable::new(rows_max.saturating_mul(GHOSTS_PER_ROW)),
+            budget: budget.clone(),
+            rows: Rows::new(rows_max),
+            ghosts: GhostTable::new(plan.ghosts),
             setting: tuning.setting(),
             tuning,
             setting_changed: false,
-            implications: Implications::new(&table_rows, &pinned, rows_max),
-            last_admitted: vec![LastAdmitted { request: 0, slot: Slot(0), key: None }; BUNDLES_MAX],
-            last_admitting: vec![0; budget.tables().len()],
+            implications: Implications::new(
+                &table_rows,
+                &pinned,
+                plan.association_rows,
+                plan.implications_bytes,
+            ),
             pinned,
+            capacity: plan.capacity,
+            slot_weight: plan.slot_weight,
+            used: 0,
+            window_used: 0,
+            window_max: 0,
+            rows_max,
+            has_shrunk: false,
             time: 0,
             now: u64::from(DecayedFrequency::START.0) << 32,
             decay_rate: 0,
-            idle_bound: 0,
-            hand: 0,
-            window_max: 0,
-            rows_max,
+            idle_bound: IdleBound(0),
             burst,
             burst_log: log2(burst),
+            keys: 0,
+            hits: 0,
             hit_halvings: 0,
             miss_halvings: 0,
+            considered: KeyMap::default(),
         };
         group.apply_setting();
         group
@@ -168,30 +150,39 @@ impl Group {
         if decay_rate != self.decay_rate {
             self.change_decay_rate(decay_rate);
         }
-        self.idle_bound = idle_decay::bound(self.setting.half_life);
-        self.window_max = (self.entries.capacity() as f64 * self.setting.window) as u64;
+        self.idle_bound = IdleBound(idle_decay::bound(self.setting.half_life));
+        self.window_max = (self.capacity as f64 * self.setting.window) as u64;
     }
 
     fn is_pinned(&self, table: TableId) -> bool {
         self.pinned.get(usize::from(table.0)).copied().unwrap_or(false)
     }
 
+    /// Weight of a row, with its slot if that counts.
+    #[inline]
+    fn weight(&self, table: TableId) -> Option<u64> {
+        Some(u64::from(self.budget.weight(table)?) + u64::from(self.slot_weight))
+    }
+
+    fn weight_of(&self, slot: Slot) -> u64 {
+        let table = self.rows.directory.key(slot).table();
+        self.weight(table).expect("a resident is of a declared table")
+    }
+
     /// Level of an access that counts in full.
+    #[inline]
     fn now_level(&self) -> DecayedFrequency {
         DecayedFrequency(u32::try_from(self.now >> 32).unwrap_or(u32::MAX))
     }
 
     /// Level of an access to a key; `last` is the time of the previous one, if known.
     #[inline]
-    fn access(
-        &mut self,
-        key: Key,
-        last: Option<u32>,
-        discount: u32,
-        request: &RequestState,
-    ) -> DecayedFrequency {
+    fn access(&mut self, key: Key, last: Option<u32>, discount: u32) -> DecayedFrequency {
         self.time += 1;
         self.now += self.decay_rate;
+        if self.now_level().0 > NOW_MAX {
+            self.rebase();
+        }
         let burst = last.map_or(0, |last| {
             let gap = (self.time as u32).wrapping_sub(last).max(1);
             if gap < self.burst { self.burst_log - log2(gap) } else { 0 }
@@ -199,7 +190,7 @@ impl Group {
         let halvings = discount + burst;
         if self.tuning.is_sampled(key) && self.is_tuning_access(last) {
             let is_miss = u32::from(last.is_none());
-            self.tune(key, discount, request.keys - request.hits - is_miss, request.keys);
+            self.tune(key, discount, self.keys - self.hits - is_miss);
         }
         self.now_level().minus(halvings)
     }
@@ -214,45 +205,33 @@ impl Group {
     }
 
     #[inline(never)]
-    fn tune(&mut self, key: Key, discount: u32, others_missed: u32, keys: u32) {
+    fn tune(&mut self, key: Key, discount: u32, others_missed: u32) {
         let access = Access {
             time: self.time,
             halvings: discount,
-            missing: others_missed as f32 / keys as f32,
-            rows: self.rows(),
+            missing: others_missed as f32 / self.keys as f32,
+            rows: self.rows_that_fit(),
         };
         self.setting_changed |= self.tuning.access(key, access);
     }
 
     /// Rows that fit: extrapolated from the residents if the cache is full, else the maximum.
-    fn rows(&self) -> f64 {
-        let (used, capacity) = (self.entries.used() as f64, self.entries.capacity() as f64);
+    fn rows_that_fit(&self) -> f64 {
+        let (used, capacity) = (self.used as f64, self.capacity as f64);
         if used > 0.9 * capacity {
-            f64::from(self.entries.resident_count()) * capacity / used
+            self.rows.directory.len() as f64 * capacity / used
         } else {
             self.rows_max as f64
         }
     }
 
-    fn leave_main(&mut self, slot: Slot) {
-        let rank = self.entries.meta(slot).rank;
-        self.main.remove(&mut self.entries.links, rank, slot);
-    }
-
-    fn enter_main(&mut self, slot: Slot) {
-        self.entries.unlist(slot);
-        let row = self.entries.meta_mut(slot);
-        let rank = rank(row.level);
-        row.rank = rank;
-        self.main.push_newest(&mut self.entries.links, rank, slot);
-    }
-
-    /// Lowers "now" and all levels, so that neither they nor their ranks overflow.
+    /// Lowers "now" and all levels, so that they do not overflow.
     fn rebase(&mut self) {
-        let by = (rank(self.now_level()) - RANKS_MAX / 2) * RANK_STEPS;
+        let step = DecayedFrequency::STEPS;
+        let by = (self.now_level().0 - NOW_MAX / 2) / step * step;
         self.now -= u64::from(by) << 32;
         self.ghosts.rebase(by);
-        self.change_levels(|row| row.level.minus(by));
+        self.rows.change_levels(|level, _| level.minus(by));
     }
 
     /// Changes the half-life: levels of rows that were not accessed recently decay more, or less.
@@ -261,305 +240,279 @@ impl Group {
         self.decay_rate = decay_rate;
         let decayed =
             |age: u32, decay_rate: u64| ((u128::from(age) * u128::from(decay_rate)) >> 32) as u64;
-        self.change_levels(|row| {
-            let age = time.wrapping_sub(row.last);
-            let level = u64::from(row.level.0) + decayed(age, before);
-            let level =
-                level.saturating_sub(decayed(age, decay_rate)).min(u64::from(now.max(row.level.0)));
-            DecayedFrequency(level as u32)
+        self.rows.change_levels(|level, last| {
+            let age = time.wrapping_sub(last);
+            let changed = u64::from(level.0) + decayed(age, before);
+            let changed = changed.saturating_sub(decayed(age, decay_rate));
+            DecayedFrequency(changed.min(u64::from(now.max(level.0))) as u32)
         });
     }
 
-    fn change_levels(&mut self, level: impl Fn(&RowMeta) -> DecayedFrequency) {
-        let order: Vec<Slot> = self.main.in_order(&self.entries.links).collect();
-        for slot in &order {
-            self.leave_main(*slot);
+    /// Looks up the keys and starts a request. Returns the weight of the rows that it hit.
+    fn begin(&mut self, keys: &[Key], outcome: &mut Outcome) -> u64 {
+        outcome.clear();
+        if std::mem::take(&mut self.has_shrunk) {
+            self.give_up_slots(outcome);
         }
-        self.entries.for_each_meta(|row| row.level = level(row));
-        for slot in order {
-            self.enter_main(slot);
-        }
-    }
-
-    /// Applies idle decay to the next [`IDLE_CHECKS`] rows. No order would find idle rows first, so
-    /// a hand goes round, and a hit costs nothing.
-    fn apply_idle_decay(&mut self) {
-        let now = self.now_level().0 + self.idle_bound;
-        for _ in 0..IDLE_CHECKS {
-            self.hand = if self.hand + 1 < self.entries.slot_count() { self.hand + 1 } else { 0 };
-            let slot = Slot(self.hand);
-            let Some(row) = self.entries.unlisted_resident(slot) else { continue };
-            let level =
-                DecayedFrequency(now).minus(log2((self.time as u32).wrapping_sub(row.last).max(1)));
-            if level < row.level {
-                let falls = rank(level) < row.rank;
-                self.entries.meta_mut(slot).level = level;
-                if falls {
-                    self.leave_main(slot);
-                    self.enter_main(slot);
-                }
+        outcome.slots.extend(keys.iter().map(|key| self.rows.directory.find(*key)));
+        outcome.hits.extend(outcome.slots.iter().map(Option::is_some));
+        let hits = outcome.hits.iter().filter(|hit| **hit).count();
+        self.keys = u32::try_from(keys.len()).expect("a request has fewer than 2^32 keys");
+        self.hits = u32::try_from(hits).expect("no more hits than keys");
+        let mut protected = 0;
+        for slot in outcome.slots.iter().flatten() {
+            if self.rows.protect(*slot) {
+                protected += self.weight_of(*slot);
             }
         }
+        protected
     }
 
-    /// The lowest row of the main order. Rows whose levels have risen are moved up first.
-    fn lowest(&mut self, request: &RequestState) -> Option<Slot> {
-        loop {
-            let entries = &self.entries;
-            let spared =
-                |slot| entries.is_protected(slot, request) && !entries.meta(slot).has_risen();
-            let slot = self.main.first_not(&entries.links, spared)?;
-            if !entries.meta(slot).has_risen() {
-                return Some(slot);
+    /// Passes each missing key that could fit to `miss` once, and ends the request.
+    fn admit_missing(
+        &mut self,
+        keys: &[Key],
+        protected: u64,
+        outcome: &mut Outcome,
+        miss: impl Fn(&mut Self, Key, u64, &mut Outcome),
+    ) {
+        let evictable = self.capacity.saturating_sub(protected);
+        // A bag may have a key twice; it is read, and considered, once.
+        let may_repeat = !keys.is_sorted_by(|a, b| a.table() < b.table());
+        for (at, key) in keys.iter().enumerate() {
+            if outcome.hits[at] {
+                continue;
             }
-            self.leave_main(slot);
-            self.enter_main(slot);
+            let Some(weight) = self.weight(key.table()) else { continue };
+            let repeated = may_repeat && self.considered.insert(*key, ()).is_some();
+            if !repeated && weight <= evictable {
+                miss(self, *key, weight, outcome);
+            }
+        }
+        self.rows.end_request();
+        self.considered.clear();
+        // Clearing a map costs time in proportion to its capacity, so a huge bag must not leave a
+        // huge map behind.
+        if self.considered.capacity() > SCRATCH_KEYS_MAX {
+            self.considered = KeyMap::default();
         }
     }
 
-    /// Evicts a row, and the rows of its bundle within [`BUNDLE_LEVEL_GAP`].
-    fn evict(&mut self, slot: Slot, request: &mut RequestState) {
-        let RowMeta { level, next, .. } = *self.entries.meta(slot);
-        self.remove(slot, request);
-        let mut at = next;
-        while at != slot {
-            let row = *self.entries.meta(at);
-            self.entries.meta_mut(at).next = at;
-            if row.level.0 <= level.0 + BUNDLE_LEVEL_GAP && !self.entries.is_protected(at, request)
-            {
-                self.remove(at, request);
-            }
-            at = row.next;
-        }
+    fn hit(&mut self, key: Key, slot: Slot) {
+        let access = self.access(key, Some(self.rows.last(slot)), self.hit_halvings);
+        self.rows.access(slot, access, self.time as u32);
     }
 
-    /// Links an admitted row to the rows of its bundle that the same request admitted, one of each
-    /// table. Rows of a bag do not belong together; linked, all would be evicted with the first.
-    fn join(&mut self, slot: Slot, key: Key, request: &RequestState) {
-        let Some(bundle) = self.implications.bundle(key.table()) else { return };
-        let last_admitting = &mut self.last_admitting[usize::from(key.table().0)];
-        if std::mem::replace(last_admitting, request.number) == request.number {
+    fn miss(&mut self, key: Key, weight: u64, outcome: &mut Outcome) {
+        let access = self.access(key, None, self.miss_halvings);
+        let now = self.now_level();
+        let level = self.ghosts.get(key, now).plus(access);
+        if !self.make_room(weight, outcome) {
+            self.ghosts.insert(key, level, now);
             return;
         }
-        let admitted = LastAdmitted { request: request.number, slot, key: Some(key) };
-        let last = std::mem::replace(&mut self.last_admitted[usize::from(bundle)], admitted);
-        // It may have been evicted again, and its slot reused.
-        let is_resident =
-            self.entries.is_resident(last.slot) && Some(self.entries.key(last.slot)) == last.key;
-        if last.request == request.number && is_resident {
-            let next = std::mem::replace(&mut self.entries.meta_mut(last.slot).next, slot);
-            self.entries.meta_mut(slot).next = next;
-        }
+        self.admit(key, weight, level, self.time as u32, outcome);
     }
 
-    fn remove(&mut self, slot: Slot, request: &mut RequestState) {
-        if self.entries.list_of(slot) == UNLISTED {
-            self.leave_main(slot);
+    fn miss_ahead(&mut self, key: Key, weight: u64, outcome: &mut Outcome) {
+        if self.make_room(weight, outcome) {
+            // Its next access counts in full, not as part of a burst.
+            let last = (self.time as u32).wrapping_sub(self.burst);
+            let level = self.ghosts.get(key, self.now_level());
+            self.admit(key, weight, level, last, outcome);
         }
-        let now = self.now_level();
-        self.ghosts.insert(self.entries.key(slot), self.entries.meta(slot).level, now);
-        self.entries.forget(slot, request);
     }
 
     /// Admits a row that fits.
     fn admit(
         &mut self,
         key: Key,
-        weight: u32,
+        weight: u64,
         level: DecayedFrequency,
         last: u32,
-        request: &mut RequestState,
+        outcome: &mut Outcome,
     ) {
-        let row = RowMeta { level, last, next: Slot(0), rank: 0 };
-        let place = if self.is_pinned(key.table()) { PINNED } else { WINDOW };
-        let slot = self.entries.admit(place, key, weight, row, request);
-        self.entries.meta_mut(slot).next = slot;
-        self.join(slot, key, request);
+        let is_pinned = self.is_pinned(key.table());
+        let place = if is_pinned { Place::Pinned } else { Place::Window };
+        self.rows.insert(key, level, last, place);
+        outcome.admitted.push(key);
+        self.used += weight;
+        assert!(self.used <= self.capacity, "a policy evicts before it admits");
+        if !is_pinned {
+            self.window_used += weight;
+        }
         // While the cache is not full, rows that leave the window are admitted unconditionally.
-        while self.entries.list(WINDOW).weight() > self.window_max.max(u64::from(weight)) {
-            let oldest = self.entries.oldest(WINDOW).expect("it weighs something");
-            self.enter_main(oldest);
+        while self.window_used > self.window_max.max(weight) {
+            let slot = self.rows.leave_window();
+            self.window_used -= self.weight_of(slot);
         }
     }
 
+    /// The oldest row of the window that the current request does not need.
+    fn window_candidate(&mut self) -> Option<Slot> {
+        let (budget, slot_weight) = (&self.budget, self.slot_weight);
+        let mut left = 0;
+        let candidate = self.rows.oldest_in_window(|key| {
+            let weight = budget.weight(key.table()).expect("a resident is of a declared table");
+            left += u64::from(weight) + u64::from(slot_weight);
+        });
+        self.window_used -= left;
+        candidate
+    }
+
+    /// Evicts until a row fits; `false` if the current request needs every resident.
     #[inline]
-    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
-        while !self.entries.fits(weight) {
-            self.apply_idle_decay();
-            let window_is_full =
-                self.entries.list(WINDOW).weight() + u64::from(weight) > self.window_max;
-            let candidate = self.entries.oldest_free(WINDOW, request);
-            let loser = match (candidate.filter(|_| window_is_full), self.lowest(request)) {
+    fn make_room(&mut self, weight: u64, outcome: &mut Outcome) -> bool {
+        let rows_max = self.rows.directory.keys_max();
+        while self.used + weight + self.unused_slots() > self.capacity
+            || self.rows.directory.len() >= rows_max
+        {
+            let window_is_full = self.window_used + weight > self.window_max;
+            let candidate = if window_is_full { self.window_candidate() } else { None };
+            let now = self.now_level();
+            let lowest = self.rows.lowest(now, self.time as u32, self.idle_bound);
+            let loser = match (candidate, lowest) {
                 (Some(candidate), Some(lowest)) => {
-                    let needed = self.entries.meta(lowest).level.0 + self.setting.admission_margin;
-                    if self.entries.meta(candidate).level.0 > needed {
-                        self.enter_main(candidate);
-                        lowest
-                    } else {
-                        candidate
-                    }
+                    let needed = self.rows.level(lowest).0 + self.setting.admission_margin;
+                    if self.rows.level(candidate).0 > needed { lowest } else { candidate }
                 }
                 (Some(slot), None) | (None, Some(slot)) => slot,
                 (None, None) => {
-                    match candidate.or_else(|| self.entries.oldest_free(PINNED, request)) {
+                    let left = self.window_candidate();
+                    match left.or_else(|| self.rows.search(Place::Pinned)) {
                         Some(slot) => slot,
                         None => return false,
                     }
                 }
             };
-            self.evict(loser, request);
+            if let Some(candidate) = candidate {
+                self.window_used -= self.weight_of(candidate);
+                self.rows.leave_window();
+            } else if self.rows.place(loser) == Place::Window {
+                self.window_used -= self.weight_of(loser);
+                self.rows.leave_window();
+            }
+            self.evict(loser, outcome);
         }
         true
     }
+
+    /// Weight of free slots, without the one that the next row uses. There are some where rows of
+    /// different widths share the capacity.
+    #[inline]
+    fn unused_slots(&self) -> u64 {
+        let directory = &self.rows.directory;
+        let free = (directory.slot_count() - directory.len()).saturating_sub(1);
+        free as u64 * u64::from(self.slot_weight)
+    }
+
+    /// Evicts a row that is not in the window.
+    fn evict(&mut self, slot: Slot, outcome: &mut Outcome) {
+        let (key, now) = (self.rows.directory.key(slot), self.now_level());
+        self.ghosts.insert(key, self.rows.level(slot), now);
+        self.used -= self.weight_of(slot);
+        self.rows.remove(slot);
+        outcome.evicted.push(Evicted { key, slot });
+    }
+
+    /// Evicts the rows of all slots that the capacity no longer covers, and frees these slots.
+    fn give_up_slots(&mut self, outcome: &mut Outcome) {
+        let slots = self.capacity / self.weights_mean().max(1);
+        let slots = usize::try_from(slots).unwrap_or(usize::MAX);
+        while !self.rows.window_is_empty() {
+            let slot = self.rows.leave_window();
+            self.window_used -= self.weight_of(slot);
+        }
+        let gone: Vec<Slot> = self.rows.slots().filter(|slot| slot.0 as usize >= slots).collect();
+        gone.into_iter().for_each(|slot| self.evict(slot, outcome));
+        if slots < self.rows.directory.slot_count() {
+            self.rows.truncate(slots);
+        }
+    }
+
+    /// Mean weight of the residents.
+    fn weights_mean(&self) -> u64 {
+        self.used.div_ceil((self.rows.directory.len() as u64).max(1))
+    }
 }
 
-impl Replacement for Group {
-    impl_entries!(RowMeta);
-
-    fn begin(&mut self, keys: &[Key], request: &RequestState) {
+impl Policy for Group {
+    fn request(&mut self, keys: &[Key], outcome: &mut Outcome) {
         self.implications.request(keys);
         if std::mem::take(&mut self.setting_changed) {
             self.apply_setting();
         }
-        let missed = u64::from(request.keys - request.hits);
+        let protected = self.begin(keys, outcome);
+        let missed = u64::from(self.keys - self.hits);
         let discount = |missed: u64| {
             let halvings =
-                u64::from(self.setting.strictness) * missed / u64::from(request.keys.max(1));
+                u64::from(self.setting.strictness) * missed / u64::from(self.keys.max(1));
             u32::try_from(halvings).unwrap_or(u32::MAX)
         };
         (self.hit_halvings, self.miss_halvings) =
             (discount(missed), discount(missed.saturating_sub(1)));
-        if rank(self.now_level()) > RANKS_MAX {
-            self.rebase();
+        for (key, slot) in keys.iter().zip(&outcome.slots) {
+            if let Some(slot) = slot {
+                self.hit(*key, *slot);
+            }
         }
+        self.admit_missing(keys, protected, outcome, Self::miss);
     }
 
-    fn hit(&mut self, slot: Slot, request: &mut RequestState) {
-        let last = self.entries.meta(slot).last;
-        let access = self.access(self.entries.key(slot), Some(last), self.hit_halvings, request);
-        let time = self.time as u32;
-        let row = self.entries.meta_mut(slot);
-        row.level = row.level.plus(access);
-        row.last = time;
-    }
-
-    fn miss(&mut self, key: Key, weight: u32, request: &mut RequestState) {
-        let access = self.access(key, None, self.miss_halvings, request);
-        let now = self.now_level();
-        let level = self.ghosts.get(key, now).plus(access);
-        if !self.make_room(weight, request) {
-            self.ghosts.insert(key, level, now);
-            return;
-        }
-        self.admit(key, weight, level, self.time as u32, request);
-    }
-
-    fn prefetch(&mut self, key: Key, weight: u32, request: &mut RequestState) {
-        if self.make_room(weight, request) {
-            // Its next access counts in full, not as part of a burst.
-            let last = (self.time as u32).wrapping_sub(self.burst);
-            let level = self.ghosts.get(key, self.now_level());
-            self.admit(key, weight, level, last, request);
-        }
-    }
-
-    fn end(&mut self) {
-        self.main.reset_passed();
+    fn prefetch(&mut self, keys: &[Key], outcome: &mut Outcome) {
+        let protected = self.begin(keys, outcome);
+        self.admit_missing(keys, protected, outcome, Self::miss_ahead);
     }
 
     fn implied(&mut self, keys: &[Key], into: &mut Vec<Key>) {
+        let before = self.implications.bytes();
         self.implications.implied(keys, into);
+        let more = self.implications.bytes() - before;
+        if more > 0 && self.slot_weight > 0 {
+            self.capacity = self.capacity.saturating_sub(more);
+            self.has_shrunk = true;
+            self.setting_changed = true;
+        }
     }
 
     fn implications(&self) -> Vec<Implication> {
         self.implications.implications()
     }
-}
 
-fn rank(level: DecayedFrequency) -> u32 {
-    level.0 / RANK_STEPS
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::embeddings::{Capacity, Outcome, Policy as _, TableShape, policy::Requests};
-
-    /// Nothing overflows and no row is lost over long runs, most of which are skipped here.
-    #[test]
-    fn levels_are_rebased_before_they_overflow() {
-        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
-        let budget = Budget::new(vec![shape], Capacity::Rows(100));
-        let mut policy = Requests::new(Group::new(&budget), budget);
-        let mut outcome = Outcome::default();
-        for round in 0..64 {
-            let group = policy.replacement_mut();
-            group.time += 1 << 24;
-            group.now += 1 << 60;
-            for row in 0..2000 {
-                let key = Key::new(TableId(0), row % 90).unwrap();
-                policy.request(&[key], &mut outcome);
-                assert!(outcome.perfect() || round == 0 && row < 90, "round {round}, row {row}");
-            }
-        }
-        let group = policy.replacement_mut();
-        let gone = Key::new(TableId(0), 5000).unwrap();
-        group.ghosts.insert(gone, group.now_level(), group.now_level());
-        group.now += u64::from(RANKS_MAX / 4 * RANK_STEPS) << 32;
-        let below = |group: &Group| {
-            let now = group.now_level();
-            now.0 - group.ghosts.get(gone, now).0
-        };
-        let before = below(group);
-        group.rebase();
-        assert!(below(group).abs_diff(before) <= RANK_STEPS, "ghosts are rebased too");
+    fn slot(&self, key: Key) -> Option<Slot> {
+        self.rows.directory.find(key)
     }
 
-    /// A row is moved up when it would be the next victim: hits move nothing, and still the lowest
-    /// row is evicted.
-    #[test]
-    fn a_row_whose_level_has_risen_is_not_the_next_victim() {
-        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
-        let budget = Budget::new(vec![shape], Capacity::Rows(100));
-        let mut policy = Requests::new(Group::new(&budget), budget);
-        let (mut random, mut outcome) = (fastrand::Rng::with_seed(3), Outcome::default());
-        // A request that protects no row.
-        let (admitted, evicted) = (Vec::new(), Vec::new());
-        let request =
-            RequestState { number: u32::MAX, keys: 0, hits: 0, room: 0, admitted, evicted };
-        for _ in 0..5000 {
-            let row = (random.f64().powi(3) * 300.0) as u64;
-            policy.request(&[Key::new(TableId(0), row).unwrap()], &mut outcome);
-            let group = policy.replacement_mut();
-            let of = |group: &Group, slot| rank(group.entries.meta(slot).level);
-            let slots = group.entries.residents().filter_map(|key| group.entries.find(key));
-            let main = slots.filter(|slot| group.entries.list_of(*slot) == UNLISTED);
-            let expected = main.map(|slot| of(group, slot)).min();
-            let lowest = group.lowest(&request);
-            assert_eq!(lowest.map(|slot| of(group, slot)), expected);
+    fn slot_count(&self) -> usize {
+        self.rows.directory.slot_count()
+    }
+
+    fn used(&self) -> u64 {
+        self.used
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn residents(&self) -> Vec<Key> {
+        self.rows.slots().map(|slot| self.rows.directory.key(slot)).collect()
+    }
+
+    fn bookkeeping(&self) -> Bookkeeping {
+        Bookkeeping {
+            directory: self.rows.bytes(),
+            ghosts: self.ghosts.bytes(),
+            tuning: self.tuning.bytes() + self.implications.bytes(),
         }
     }
 
-    /// "Idle rows lose their frequency, the sooner, the more frequent they were."
-    #[test]
-    fn an_idle_row_loses_its_frequency() {
-        let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
-        let budget = Budget::new(vec![shape], Capacity::Rows(100));
-        let mut policy = Requests::new(Group::new(&budget), budget);
-        let mut outcome = Outcome::default();
-        let key = |row| Key::new(TableId(0), row).unwrap();
-        for round in 0..2000 {
-            (0..90).for_each(|row| policy.request(&[key(row)], &mut outcome));
-            policy.request(&[key(1000 + round)], &mut outcome);
-        }
-        let group = policy.replacement_mut();
-        let highest = |group: &Group, age: u32| group.now_level().0 + group.idle_bound - log2(age);
-        let level =
-            |group: &Group| group.entries.find(key(0)).map(|slot| group.entries.meta(slot).level.0);
-        assert!(level(group).unwrap() > highest(group, 20_000), "it is frequent");
-        (10_000..20_000).for_each(|row| policy.request(&[key(row)], &mut outcome));
-        let group = policy.replacement_mut();
-        // The hand may have passed a while ago.
-        assert!(level(group).is_none_or(|level| level <= highest(group, 9000)), "it is idle");
+    fn division(&self) -> Option<Division> {
+        let slots = self.rows_max * u64::from(rows::SLOT_BYTES);
+        let directory = slots + index_bytes(self.rows_max);
+        let row_bytes =
+            self.capacity - if self.slot_weight > 0 { slots.min(self.capacity) } else { 0 };
+        let bookkeeping = Bookkeeping { directory, ..self.bookkeeping() };
+        Some(Division { rows: self.rows_max, row_bytes, bookkeeping })
     }
 }

@@ -40,6 +40,9 @@ const WINDOWS: [f64; 3] = [0.01, 0.05, 0.2];
 const ROWS_PER_TRACKED: u64 = 8;
 const TRACKED_MIN: u64 = 1024;
 const TRACKED_MAX: u64 = 16 * 1024;
+/// Tracked keys however little memory there is, and the bytes that one costs.
+const TRACKED_LEAST: u64 = 64;
+const TRACKED_BYTES: u64 = 128;
 /// Accesses to sampled keys before the first review. The interval then grows to a quarter of the
 /// maximum number of sampled keys.
 const REVIEW_INITIAL: u32 = 128;
@@ -186,18 +189,42 @@ pub(super) struct ShadowTuning {
 }
 
 impl ShadowTuning {
-    /// For a cache of `rows` rows.
-    pub fn new(rows: u64) -> Self {
-        let tracked_max = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
-        let tracked_max = u32::try_from(tracked_max).expect("it is small");
+    /// Keys to track for a cache of `rows` rows, in about this number of bytes.
+    pub fn keys(rows: u64, bytes: u64) -> u32 {
+        let affordable = (bytes / TRACKED_BYTES).clamp(TRACKED_LEAST, TRACKED_MAX);
+        let tracked = (rows / ROWS_PER_TRACKED).clamp(TRACKED_MIN, TRACKED_MAX);
+        u32::try_from(tracked.min(affordable)).expect("it is small")
+    }
+
+    /// Bytes for this number of keys.
+    pub fn bytes_for(keys: u32) -> u64 {
+        let keys = u64::from(keys) + 1;
+        // A map has a power of two of buckets, of which 7 of 8 are used.
+        let buckets = (keys * 8 / 7 + 1).next_power_of_two();
+        keys * (size_of::<Tracked>() + size_of::<i32>()) as u64
+            + buckets * (size_of::<(Key, u32)>() + 1) as u64
+            + EvictionCutoff::<HALF_LIVES, { WINDOWS.len() }>::BYTES
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> u64 {
+        let map = self.positions.allocation_size();
+        let lists = self.tracked.capacity() * size_of::<Tracked>()
+            + self.scratch.capacity() * size_of::<i32>();
+        (map + lists) as u64 + EvictionCutoff::<HALF_LIVES, { WINDOWS.len() }>::BYTES
+    }
+
+    /// For a cache of `rows` rows, with this number of tracked keys at most.
+    pub fn new(rows: u64, tracked_max: u32) -> Self {
+        let keys = tracked_max as usize + 1;
         let mut half_life = (rows as f64 * HALF_LIFE_MIN_SHARE).max(HALF_LIFE_MIN) / HALF_LIFE_STEP;
         let half_lives = [(); HALF_LIVES].map(|()| {
             half_life *= HALF_LIFE_STEP;
             half_life
         });
         Self {
-            tracked: Vec::new(),
-            positions: KeyMap::default(),
+            tracked: Vec::with_capacity(keys),
+            positions: KeyMap::with_capacity_and_hasher(keys, Default::default()),
             hand: 0,
             sampled_below: u64::MAX,
             half_lives,
@@ -222,7 +249,7 @@ impl ShadowTuning {
             until_review: REVIEW_INITIAL,
             review_every: REVIEW_INITIAL,
             tracked_max,
-            scratch: Vec::new(),
+            scratch: Vec::with_capacity(keys),
             half_life: HALF_LIFE_INITIAL,
             window: 0,
             is_retaining: false,
@@ -510,7 +537,7 @@ mod tests {
     #[test]
     fn a_shift_of_keys_shortens_the_half_life_while_all_companions_miss() {
         let mut random = fastrand::Rng::with_seed(1);
-        let mut tuning = ShadowTuning::new(1000);
+        let mut tuning = ShadowTuning::new(1000, 1024);
         let mut time = 0;
         for _ in 0..200_000 {
             let row = (random.f64().powi(3) * 5000.0) as u64;
@@ -533,7 +560,7 @@ mod tests {
     #[test]
     fn long_pauses_between_sampled_accesses_do_not_overflow() {
         for pause in [1, 1 << 20, 1 << 26, 1 << 32, 1 << 40, u64::MAX / 4] {
-            let mut tuning = ShadowTuning::new(60);
+            let mut tuning = ShadowTuning::new(60, 1024);
             let mut time = 0;
             for _ in 0..3 {
                 for row in 0..10_000 {
@@ -549,7 +576,7 @@ mod tests {
     fn strictness_follows_the_correlation_of_misses() {
         let strictness = |missing: fn(&mut fastrand::Rng, u64) -> f32| {
             let mut random = fastrand::Rng::with_seed(2);
-            let mut tuning = ShadowTuning::new(1000);
+            let mut tuning = ShadowTuning::new(1000, 1024);
             let mut time = 0;
             for _ in 0..100_000 {
                 let row = random.u64(..2000);

@@ -24,6 +24,11 @@ impl Associations {
         Self { buckets: vec![[0; WAYS]; buckets] }
     }
 
+    /// Bytes of the table.
+    pub fn bytes(&self) -> u64 {
+        size_of_val(&self.buckets[..]) as u64
+    }
+
     fn bucket_and_tag(&self, from: Key, to: TableId) -> (usize, u64) {
         let hash = mix(from.mixed() ^ (u64::from(to.0) + 1).rotate_right(16));
         let bucket = (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize;

@@ -1,8 +1,8 @@
 //! Implications: "the key of this table determines the key of that one", learned from requests.
 //!
 //! An advertisement belongs to one campaign, and the campaign to one advertiser: the first key
-//! implies the others. Rows linked in this way are useful only together; their tables form a
-//! *bundle*.
+//! implies the others. A prefetch of one key may therefore bring in the rows of all keys that it
+//! implies.
 //! [`Implications`] works in three steps:
 //!
 //! 1. It finds implications from samples of requests and a few keys of each table
@@ -36,9 +36,6 @@ const PARENTS_MAX: usize = 2;
 /// Associations recorded per row that fits: 64 bytes.
 const ASSOCIATIONS_PER_ROW: u64 = 8;
 
-/// Upper bound on bundle numbers.
-pub(super) const BUNDLES_MAX: usize = TABLES_MAX;
-
 const NONE: u8 = u8::MAX;
 
 /// An implication: the key of one table determines the key of another.
@@ -69,8 +66,6 @@ pub(super) struct Implications {
     positions: Vec<u8>,
     sampled_keys: SampledKeys,
     edges: Vec<Edge>,
-    /// Bundle of each table, or `NONE`.
-    bundle_of: Vec<u8>,
     /// `None` until the first prefetch.
     associations: Option<Associations>,
     pairs_max: u64,
@@ -85,10 +80,14 @@ pub(super) struct Implications {
 
 impl Implications {
     /// For tables of `rows` rows each, without those in `excluded`, and a cache of `rows_max` rows.
-    pub fn new(rows: &[u64], excluded: &[bool], rows_max: u64) -> Self {
+    /// As many of the largest tables are examined as `bytes` allow.
+    pub fn new(rows: &[u64], excluded: &[bool], rows_max: u64, bytes: u64) -> Self {
         let mut order: Vec<usize> = (0..rows.len()).filter(|table| !excluded[*table]).collect();
         order.sort_by_key(|table| std::cmp::Reverse(rows[*table]));
         order.truncate(TABLES_MAX);
+        while SampledKeys::bytes_for(order.len()) > bytes {
+            order.pop();
+        }
         let mut positions = vec![NONE; rows.len()];
         for (position, table) in order.iter().enumerate() {
             positions[*table] = u8::try_from(position).expect("at most 64");
@@ -100,7 +99,6 @@ impl Implications {
             positions,
             sampled_keys: SampledKeys::new(count),
             edges: Vec::new(),
-            bundle_of: vec![NONE; count],
             associations: None,
             pairs_max: rows_max.saturating_mul(ASSOCIATIONS_PER_ROW),
             keys: vec![None; count],
@@ -165,11 +163,9 @@ impl Implications {
         self.edges.iter().map(implication).collect()
     }
 
-    /// The bundle of a table.
-    #[inline]
-    pub fn bundle(&self, table: TableId) -> Option<u8> {
-        let position = *self.positions.get(usize::from(table.0))?;
-        self.bundle_of.get(usize::from(position)).copied().filter(|bundle| *bundle != NONE)
+    /// Bytes of samples and associations.
+    pub fn bytes(&self) -> u64 {
+        self.sampled_keys.bytes() + self.associations.as_ref().map_or(0, Associations::bytes)
     }
 
     /// Stores the key of each table, or none for tables with several.
@@ -242,23 +238,6 @@ impl Implications {
             self.edges.extend(edges.into_iter().take(PARENTS_MAX));
         }
         self.edges.sort_by_key(|edge| (edge.from, edge.to));
-        self.assign_bundles();
-    }
-
-    /// Makes each set of tables that edges connect one bundle.
-    fn assign_bundles(&mut self) {
-        self.bundle_of.fill(NONE);
-        for edge in &self.edges {
-            let number = u8::try_from(edge.from).expect("at most 64");
-            let [from, to] = [edge.from, edge.to].map(|position| self.bundle_of[position]);
-            let joined = if from == NONE { number } else { from };
-            for bundle in &mut self.bundle_of {
-                if to != NONE && *bundle == to {
-                    *bundle = joined;
-                }
-            }
-            (self.bundle_of[edge.from], self.bundle_of[edge.to]) = (joined, joined);
-        }
     }
 }
 
@@ -291,6 +270,7 @@ mod tests {
                 &[5000, 900, 50, 5000, 3],
                 &[false, false, false, false, true],
                 500,
+                u64::MAX,
             );
             Self { random: fastrand::Rng::with_seed(1), implications, wrong: 0.0 }
         }
@@ -321,9 +301,6 @@ mod tests {
         world.requests(20_000);
         assert_eq!(world.learned(), [(0, 1), (1, 2)]);
         assert!(world.implications.implications().iter().all(|edge| edge.confidence > 0.99));
-        let bundle = |table| world.implications.bundle(TableId(table));
-        assert!(bundle(0).is_some() && bundle(0) == bundle(2) && bundle(3).is_none());
-        assert_eq!(bundle(99), None);
     }
 
     #[test]
@@ -339,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_table_whose_key_is_nearly_constant_is_not_implied() {
-        let mut implications = Implications::new(&[100, 100], &[false; 2], 100);
+        let mut implications = Implications::new(&[100, 100], &[false; 2], 100, u64::MAX);
         let mut random = fastrand::Rng::with_seed(2);
         for _ in 0..20_000 {
             let rare = u64::from(random.u8(..) < 5);
@@ -366,13 +343,13 @@ mod tests {
 
     #[test]
     fn bags_and_single_tables_have_no_implications() {
-        let mut implications = Implications::new(&[100, 100], &[false; 2], 100);
+        let mut implications = Implications::new(&[100, 100], &[false; 2], 100, u64::MAX);
         for row in 0..20_000 {
             implications.request(&[key(0, row % 90), key(1, row % 90), key(1, (row + 1) % 90)]);
             implications.request(&[]);
         }
         assert_eq!(implications.implications(), []);
-        let mut single = Implications::new(&[100], &[false], 100);
+        let mut single = Implications::new(&[100], &[false], 100, u64::MAX);
         (0..20_000).for_each(|row| single.request(&[key(0, row % 90)]));
         assert_eq!(single.implications(), []);
     }

@@ -84,6 +84,19 @@ impl SampledKeys {
         }
     }
 
+    /// Bytes of the samples of this number of tables.
+    pub fn bytes_for(tables: usize) -> u64 {
+        let sample = size_of::<Option<SampledKey>>() + tables * size_of::<Fingerprint>();
+        (tables * (SAMPLES_PER_TABLE * sample + tables * size_of::<PairStats>())) as u64
+    }
+
+    /// Bytes of the samples.
+    pub fn bytes(&self) -> u64 {
+        (size_of_val(&self.samples[..])
+            + size_of_val(&self.companions[..])
+            + size_of_val(&self.pairs[..])) as u64
+    }
+
     /// Records a request with `key` in table `from` and these keys in all tables.
     pub fn observe(&mut self, from: usize, key: Key, fingerprints: &[Fingerprint]) {
         let slot = from * SAMPLES_PER_TABLE + (key.mixed() >> 40) as usize % SAMPLES_PER_TABLE;

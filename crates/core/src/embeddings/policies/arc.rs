@@ -178,13 +178,15 @@ impl EvArc {
         }
     }
 
-    fn make_room(&mut self, weight: u32, request: &mut RequestState) -> bool {
+    /// Evicts until a row fits, with ARC's rule for ties.
+    fn make_room(&mut self, weight: u32, seen_again: bool, request: &mut RequestState) -> bool {
         while !self.entries.fits(weight) {
             let once_victim = self.entries.oldest_free(ONCE, request);
             let entries = &self.entries;
             let mut again_victim =
                 || self.again.first_not(&entries.links, |slot| entries.is_protected(slot, request));
-            let victim = if entries.list(ONCE).weight() > self.target {
+            let once = entries.list(ONCE).weight();
+            let victim = if once > self.target || (seen_again && once == self.target) {
                 once_victim.or_else(again_victim)
             } else {
                 again_victim().or(once_victim)
@@ -229,17 +231,19 @@ impl Replacement for EvArc {
         self.flush(request);
         let score = Score::first(ScoreRule::Max, request.group_score(self.tables));
         let ghost = self.entries.find(key);
+        let mut seen_again = false;
         if let Some(ghost) = ghost {
+            seen_again = self.entries.list_of(ghost) == AGAIN_GHOSTS;
             let once = self.entries.list(ONCE_GHOSTS).weight();
             let again = self.entries.list(AGAIN_GHOSTS).weight();
-            self.target = if self.entries.list_of(ghost) == AGAIN_GHOSTS {
+            self.target = if seen_again {
                 self.target.saturating_sub(adaptation(weight, again, once))
             } else {
                 self.entries.capacity().min(self.target + adaptation(weight, once, again))
             };
             self.entries.forget(ghost, request);
         }
-        if !self.make_room(weight, request) {
+        if !self.make_room(weight, seen_again, request) {
             return;
         }
         let slot = self.entries.admit(ONCE, key, weight, score, request);

@@ -50,7 +50,7 @@ fn obeys_the_contract(kind: PolicyKind, capacity: Capacity, seed: u64) {
             assert!(resident.insert(*key), "{kind}: {key:?} was resident already");
             assert!(keys.contains(key), "{kind}: {key:?} is not in the request");
         }
-        for key in &outcome.evicted {
+        for Evicted { key, .. } in &outcome.evicted {
             assert!(resident.remove(key), "{kind}: {key:?} was not resident");
             let hit = keys.iter().zip(&expected).any(|(other, hit)| other == key && *hit);
             assert!(!hit, "{kind}: a key hit by a request is never evicted by that same request");
@@ -257,7 +257,7 @@ fn every_policy_prefetches_within_its_capacity() {
             let expected: Vec<bool> = keys.iter().map(|key| resident.contains(key)).collect();
             assert_eq!(outcome.hits, expected, "{kind}");
             resident.extend(&outcome.admitted);
-            for key in &outcome.evicted {
+            for Evicted { key, .. } in &outcome.evicted {
                 assert!(resident.remove(key), "{kind}: {key:?} was not resident");
                 let hit = keys.iter().zip(&expected).any(|(other, hit)| other == key && *hit);
                 assert!(!hit, "{kind}: a prefetched key is not evicted");
@@ -343,6 +343,33 @@ fn group_does_not_count_prefetches_as_accesses() {
     assert!(kept >= 55, "{kept} of 60");
     policy.prefetch(&[key(5000)], &mut outcome);
     assert!(policy.contains(key(5000)), "a prefetched row is resident");
+}
+
+/// The dissertation claims that EV-LFU is a stack algorithm, so that a larger cache never has fewer
+/// hits. It is not: the scores of a key depend on what else is resident.
+#[test]
+fn ev_lfu_may_have_fewer_hits_in_a_larger_cache() {
+    let tables = vec![TableShape { rows: 12, row_bytes: 4 }; 3];
+    let hits = |rows: u64, seed: u64| {
+        let budget = Budget::new(tables.clone(), Capacity::Rows(rows));
+        let mut policy = PolicyKind::EvLfu.build(&budget, 0);
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut outcome = Outcome::default();
+        let mut hits = 0;
+        for _ in 0..60 {
+            let keys: Vec<Key> = (0..3)
+                .map(|table| {
+                    Key::new(TableId(table), (random.f64().powi(2) * 12.0) as u64).unwrap()
+                })
+                .collect();
+            policy.request(&keys, &mut outcome);
+            hits += outcome.hits.iter().filter(|hit| **hit).count();
+        }
+        hits
+    };
+    let fewer = (0..200).filter(|seed| hits(9, *seed) < hits(8, *seed)).count();
+    assert!(fewer > 0, "no trace of 200 has fewer hits in the larger cache");
+    assert!(fewer < 100, "{fewer} of 200: a larger cache is better on most traces");
 }
 
 /// In a loop over more keys than fit, a share of them stays resident.

@@ -8,7 +8,8 @@
 //! A specification is used until reads refute it. A job that reads much that it did not announce
 //! loses its specification. A job without requests for its lease is dropped. Both are counted.
 //!
-//! - `registry.rs`: the jobs and readings, reader bits, leases.
+//! - `registry.rs`: the jobs and readings, and their leases.
+//! - `positions.rs`: which trail positions a job has read, within a budget.
 //! - `spec.rs`: checks and applies specifications.
 //! - `progress.rs`: what each job has read, and its rate.
 //! - `eta.rs`: what each job has yet to read.
@@ -16,8 +17,10 @@
 //! Not here: when a segment is read next (`next_use::estimate`).
 
 mod eta;
+mod positions;
 mod progress;
 mod registry;
+mod saved;
 mod spec;
 
 #[cfg(test)]

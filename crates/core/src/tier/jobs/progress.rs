@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{
+    positions::PositionSet,
     registry::{JobIndex, Jobs, ReadingIndex},
     spec::{self, Plan},
 };
@@ -13,12 +14,17 @@ use crate::tier::{
     types::{Bucket, Job, Request},
 };
 
-/// Most trail positions of a bucket with a read bit (at 256 KiB: 64 TiB).
-const POSITIONS_MAX: u32 = 1 << 28;
 /// Weight of the last tick in a job's rate.
 const RATE_GAIN: f64 = 0.3;
 /// Rate of a job before anything is known, in bytes per second: that of one reader in the paper.
 const RATE_GUESS: f64 = 1.5e9;
+
+/// Result of recording a read.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::tier) struct Progress {
+    /// Trail position of the segment.
+    pub position: u32,
+}
 
 /// State of a job.
 #[derive(Debug)]
@@ -34,7 +40,9 @@ pub(in crate::tier) struct JobState {
     pub(super) stage_bytes: u64,
     pub(super) bytes: u64,
     tick_bytes: u64,
-    measured_rate: f64,
+    pub(super) measured_rate: f64,
+    /// Time of the last measurement.
+    pub(super) measured_at: Duration,
     /// Mean distance between a segment's trail position and the job's, as a share of the trail.
     pub scatter: f64,
     pub(super) reads: u64,
@@ -58,6 +66,7 @@ impl JobState {
             bytes: 0,
             tick_bytes: 0,
             measured_rate: 0.0,
+            measured_at: now,
             scatter: 0.0,
             reads: 0,
             unannounced_reads: 0,
@@ -73,9 +82,14 @@ impl JobState {
         if self.measured_rate > 0.0 { self.measured_rate.max(1.0) } else { announced().max(1.0) }
     }
 
-    /// Measures the rate since the last tick.
-    pub(super) fn measure_rate(&mut self, elapsed_seconds: f64) {
-        let rate = std::mem::take(&mut self.tick_bytes) as f64 / elapsed_seconds;
+    /// Measures the rate since the last measurement.
+    pub(super) fn measure_rate(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.measured_at).as_secs_f64();
+        if elapsed <= 0.0 {
+            return;
+        }
+        self.measured_at = now;
+        let rate = std::mem::take(&mut self.tick_bytes) as f64 / elapsed;
         if self.measured_rate > 0.0 {
             self.measured_rate += RATE_GAIN * (rate - self.measured_rate);
         } else if self.started {
@@ -93,10 +107,8 @@ pub(in crate::tier) struct Reading {
     pub stage: Option<u32>,
     /// Size of the bucket according to the specification.
     pub size: u64,
-    /// The reader's bit in the masks of residents.
-    pub bit: u8,
-    /// Bit per trail position.
-    read: Vec<u64>,
+    /// Trail positions read.
+    pub(super) read: PositionSet,
     /// Segments read.
     pub segments: u64,
     /// Bytes read.
@@ -107,14 +119,13 @@ pub(in crate::tier) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(job: JobIndex, bucket: Bucket, bit: u8, now: Duration) -> Self {
+    pub(super) fn new(job: JobIndex, bucket: Bucket, now: Duration) -> Self {
         Self {
             job,
             bucket,
             stage: None,
             size: 0,
-            bit,
-            read: Vec::new(),
+            read: PositionSet::default(),
             segments: 0,
             bytes: 0,
             head: 0.0,
@@ -122,25 +133,22 @@ impl Reading {
         }
     }
 
-    /// Whether the job has read this trail position.
-    pub fn has_read(&self, position: u32) -> bool {
-        self.read.get(position as usize / 64).is_some_and(|word| word >> (position % 64) & 1 == 1)
+    /// The last whole trail position that the job has reached.
+    pub fn head_position(&self) -> u32 {
+        truncated((self.head - 1.0).max(0.0))
     }
 
-    fn mark(&mut self, position: u32) {
-        if position >= POSITIONS_MAX {
-            return;
-        }
-        let word = position as usize / 64;
-        if word >= self.read.len() {
-            self.read.resize(word + 1, 0);
-        }
-        self.read[word] |= 1 << (position % 64);
+    /// Whether the job has read this trail position. Beyond the budget of bitmaps, a job is assumed
+    /// to read along the trail.
+    pub fn has_read(&self, position: u32) -> bool {
+        let assumed = || self.segments > 0 && f64::from(position) < self.head;
+        self.read.contains(position).unwrap_or_else(assumed)
     }
 }
 
 impl Jobs {
-    /// Records a read. Returns the reading, or `None` if the request is untagged or a limit is
+    /// Records a range that was read; `is_pass` if it begins a read of the segment. Returns the
+    /// reading and the segment's position, or `None` if the request is untagged or a limit is
     /// reached.
     #[inline]
     pub fn on_read(
@@ -148,8 +156,9 @@ impl Jobs {
         now: Duration,
         request: &Request,
         observed: Observation,
-    ) -> Option<ReadingIndex> {
-        self.segment_bytes += (f64::from(request.bytes) - self.segment_bytes) / 64.0;
+        is_pass: bool,
+    ) -> Option<Progress> {
+        self.segment_bytes += (f64::from(request.length) - self.segment_bytes) / 64.0;
         let Some(job) = request.job else {
             self.counters.untagged += 1;
             return None;
@@ -174,17 +183,25 @@ impl Jobs {
         state.latest = Some((request.bucket, reading_index));
         state.last_seen = now;
         state.started = true;
-        state.reads += 1;
+        state.reads += u64::from(is_pass);
         state.bytes += bytes;
         state.tick_bytes += bytes;
         match reading.stage {
             Some(step) if step > state.stage => (state.stage, state.stage_bytes) = (step, bytes),
             Some(step) if step == state.stage => state.stage_bytes += bytes,
-            None if state.plan.is_some() => {
+            None if state.plan.is_some() && is_pass => {
                 self.counters.unannounced_reads += 1;
                 state.unannounced_reads += 1;
             }
             _ => {}
+        }
+        reading.bytes += bytes;
+        reading.last_read = now;
+        // A segment outside the history's sample is assumed to be at the job's position.
+        let position = observed.position.unwrap_or(truncated(reading.head));
+        let progress = Progress { position };
+        if !is_pass {
+            return Some(progress);
         }
         // The head moves by one per read, with a slow correction towards the observed position.
         match observed.position {
@@ -200,16 +217,24 @@ impl Jobs {
             }
             _ => reading.head += 1.0,
         }
-        if let Some(position) = observed.position {
-            reading.mark(position);
+        if observed.trail_len > 0 {
+            reading.read.insert(position, &mut self.bitmaps);
         }
         reading.segments += 1;
-        reading.bytes += bytes;
-        reading.last_read = now;
         if state.plan.is_some() && spec::is_refuted(state.unannounced_reads, state.reads) {
             self.counters.refuted += 1;
             self.drop_plan(index);
         }
-        Some(reading_index)
+        Some(progress)
     }
+}
+
+/// Whole trail position.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "positions are positive; the cast saturates"
+)]
+fn truncated(position: f64) -> u32 {
+    position as u32
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::progress::{JobState, Reading};
+use super::{
+    positions::BitmapBudget,
+    progress::{JobState, Reading},
+};
 use crate::{
     ByteSize,
     tier::{
@@ -18,10 +21,12 @@ pub(in crate::tier) type JobIndex = u32;
 /// Index into the slab of readings.
 pub(in crate::tier) type ReadingIndex = u32;
 
-/// Most readers of a bucket at once: bits in a mask.
-const READERS_MAX: usize = 64;
-/// Most readings at once, some hundred bytes each.
-const READINGS_MAX: usize = 1 << 22;
+/// Most readers of a bucket at once, which bounds the cost of an estimate.
+pub(super) const READERS_MAX: usize = 64;
+/// Most readings at once, some hundred bytes each, reserved at the start.
+pub(super) const READINGS_MAX: usize = 1 << 17;
+/// Jobs and readings that a slice of a tick looks at.
+const TICK_READINGS: usize = 1024;
 /// Lease of an announced job that has not started, from its announced start if there is one.
 const QUEUE_LEASE: Duration = Duration::from_hours(24);
 
@@ -40,6 +45,8 @@ pub struct JobCounters {
     pub expired: u64,
     /// Readings not tracked, because a bucket has 64 readers or there are too many readings.
     pub untracked: u64,
+    /// Reads whose position was not recorded, because the bitmaps' budget was exhausted.
+    pub unmarked: u64,
     /// Events rejected with [`InvalidEvent`].
     pub invalid_events: u64,
 }
@@ -48,36 +55,44 @@ pub struct JobCounters {
 #[derive(Debug)]
 pub(in crate::tier) struct Jobs {
     lease: Duration,
+    bitmap_bytes: ByteSize,
     pub(super) ids: StableMap<Job, JobIndex>,
     pub(super) states: Vec<Option<JobState>>,
     pub(super) readings: Vec<Option<Reading>>,
     free_states: Vec<JobIndex>,
     free_readings: Vec<ReadingIndex>,
-    /// Readings of each bucket, by bit.
-    pub(super) readers: StableMap<Bucket, Vec<Option<ReadingIndex>>>,
-    /// Reader bits that have a new owner and may still be set in masks of residents.
-    pub recycled_bits: Vec<(Bucket, u8)>,
-    last_tick: Duration,
+    /// Readings of each bucket.
+    pub(super) readers: StableMap<Bucket, Vec<ReadingIndex>>,
+    pub(super) bitmaps: BitmapBudget,
+    /// The next job of the tick that is under way.
+    tick_at: usize,
     pub(super) segment_bytes: f64,
-    pub counters: JobCounters,
+    pub(super) counters: JobCounters,
 }
 
 impl Jobs {
-    /// Without jobs. `segment` is the usual length of a segment.
-    pub fn new(lease: Duration, segment: ByteSize) -> Self {
+    /// Without jobs. `segment` is the usual length of a segment, `bitmaps` the memory for what jobs
+    /// have read.
+    pub fn new(lease: Duration, segment: ByteSize, bitmaps: ByteSize) -> Self {
         Self {
             lease,
+            bitmap_bytes: bitmaps,
             ids: StableMap::default(),
             states: Vec::new(),
             readings: Vec::new(),
             free_states: Vec::new(),
             free_readings: Vec::new(),
             readers: StableMap::default(),
-            recycled_bits: Vec::new(),
-            last_tick: Duration::ZERO,
+            bitmaps: BitmapBudget::new(bitmaps),
+            tick_at: usize::MAX,
             segment_bytes: segment.0 as f64,
             counters: JobCounters::default(),
         }
+    }
+
+    /// Without jobs, with the same settings.
+    pub(super) fn empty(&self) -> Self {
+        Self::new(self.lease, ByteSize::ZERO, self.bitmap_bytes)
     }
 
     /// Drops a job that has ended.
@@ -90,16 +105,20 @@ impl Jobs {
         Ok(())
     }
 
-    /// Measures rates, and drops expired jobs and idle readings.
-    pub fn tick(&mut self, now: Duration) {
-        let elapsed = now.saturating_sub(self.last_tick).as_secs_f64();
-        if elapsed <= 0.0 {
-            return;
-        }
-        self.last_tick = now;
-        let mut expired = Vec::new();
-        for (index, state) in self.states.iter_mut().enumerate() {
-            let Some(state) = state else { continue };
+    /// Begins a tick, which [`Self::tick_slice`] does.
+    pub fn begin_tick(&mut self) {
+        self.tick_at = 0;
+    }
+
+    /// A slice of a tick: measures rates, and drops expired jobs and idle readings. Returns whether
+    /// some is left.
+    pub fn tick_slice(&mut self, now: Duration) -> bool {
+        let mut looked = 0;
+        while self.tick_at < self.states.len() && looked < TICK_READINGS {
+            (self.tick_at, looked) = (self.tick_at + 1, looked + 1);
+            let Some(state) = &mut self.states[self.tick_at - 1] else { continue };
+            looked += state.readings.len();
+            state.measure_rate(now);
             let announced = state.plan.as_ref().and_then(|plan| plan.lease);
             let lease = if state.started {
                 announced.unwrap_or(self.lease)
@@ -109,66 +128,36 @@ impl Jobs {
                     starts.map_or(Duration::ZERO, |starts| starts.saturating_sub(state.last_seen));
                 announced.unwrap_or(QUEUE_LEASE).saturating_add(wait)
             };
+            let index = JobIndex::try_from(self.tick_at - 1).expect("at most JOBS_MAX jobs");
             if now.saturating_sub(state.last_seen) > lease {
-                expired.push(JobIndex::try_from(index).expect("at most JOBS_MAX jobs"));
+                self.counters.expired += 1;
+                self.drop_job(index);
+            } else {
+                self.drop_idle_readings(now, index);
             }
-            state.measure_rate(elapsed);
         }
-        for index in expired {
-            self.counters.expired += 1;
-            self.drop_job(index);
-        }
-        self.drop_idle_readings(now);
+        self.tick_at < self.states.len()
     }
 
-    /// Drops unannounced readings that had no read for longer than the lease.
-    fn drop_idle_readings(&mut self, now: Duration) {
-        let mut all_idle = Vec::new();
+    /// Drops a job's unannounced readings that had no read for longer than the lease.
+    fn drop_idle_readings(&mut self, now: Duration, job: JobIndex) {
         let (readings, lease) = (&self.readings, self.lease);
-        for state in self.states.iter_mut().flatten() {
-            let latest = state.latest.map(|(_, reading)| reading);
-            let idle = state.readings.extract_if(.., |index| {
-                let reading = readings[*index as usize].as_ref().expect("listed readings exist");
-                let unannounced = reading.stage.is_none() && Some(*index) != latest;
-                unannounced && now.saturating_sub(reading.last_read) > lease
-            });
-            all_idle.extend(idle);
-        }
-        for index in all_idle {
+        let Some(state) = &mut self.states[job as usize] else { return };
+        let latest = state.latest.map(|(_, reading)| reading);
+        let idle = state.readings.extract_if(.., |index| {
+            let reading = readings[*index as usize].as_ref().expect("listed readings exist");
+            let unannounced = reading.stage.is_none() && Some(*index) != latest;
+            unannounced && now.saturating_sub(reading.last_read) > lease
+        });
+        for index in idle.collect::<Vec<_>>() {
             self.drop_reading(index);
         }
-    }
-
-    /// Drops the reader bits of a bucket that has no readers left. Returns whether it still has
-    /// readers.
-    pub fn retain_readers(&mut self, bucket: Bucket) -> bool {
-        let Some(readers) = self.readers.get(&bucket) else { return false };
-        if readers.iter().any(Option::is_some) {
-            return true;
-        }
-        let bits = u8::try_from(readers.len()).expect("at most 64");
-        self.readers.remove(&bucket);
-        self.recycled_bits.extend((0..bits).map(|bit| (bucket, bit)));
-        false
-    }
-
-    /// Drops buckets without readers, except where residents may still carry their reader bits.
-    pub fn drop_unread_buckets(&mut self, may_have_bits: impl Fn(Bucket) -> bool) {
-        self.readers.retain(|bucket, readers| {
-            readers.iter().any(Option::is_some) || may_have_bits(*bucket)
-        });
     }
 
     /// Readings of a bucket, begun or announced.
     pub fn readers(&self, bucket: Bucket) -> impl Iterator<Item = (ReadingIndex, &Reading)> {
         let readers = self.readers.get(&bucket).map_or(&[][..], |readers| readers);
-        readers.iter().flatten().map(|index| (*index, self.reading(*index)))
-    }
-
-    /// Bits of the readers that have read this trail position.
-    pub fn readers_of(&self, bucket: Bucket, position: u32) -> u64 {
-        let readers = self.readers(bucket).filter(|(_, reading)| reading.has_read(position));
-        readers.fold(0, |mask, (_, reading)| mask | 1 << reading.bit)
+        readers.iter().map(|index| (*index, self.reading(*index)))
     }
 
     pub fn reading(&self, index: ReadingIndex) -> &Reading {
@@ -183,6 +172,24 @@ impl Jobs {
     pub fn follower_lag(&mut self, job: Job) -> Option<&mut FollowerLag> {
         let index = *self.ids.get(&job)?;
         Some(&mut self.state_mut(index).follower_lag)
+    }
+
+    /// Whether a job has announced a bucket.
+    pub fn has_announced(&self, job: Job, bucket: Bucket) -> bool {
+        let Some(index) = self.ids.get(&job) else { return false };
+        self.readers(bucket).any(|(_, reading)| reading.job == *index && reading.stage.is_some())
+    }
+
+    /// Trail position of a job in a bucket.
+    pub fn head(&self, job: Job, bucket: Bucket) -> Option<u32> {
+        let index = *self.ids.get(&job)?;
+        let found = self.readers(bucket).find(|(_, reading)| reading.job == index);
+        found.map(|(_, reading)| reading.head_position())
+    }
+
+    /// Counts of unusual events so far.
+    pub fn counters(&self) -> JobCounters {
+        JobCounters { unmarked: self.bitmaps.unmarked, ..self.counters }
     }
 
     /// Mean length of a segment.
@@ -204,41 +211,29 @@ impl Jobs {
         index
     }
 
-    /// Reading of a job and a bucket, which is added if it is new and a reader bit is free.
+    /// Reading of a job and a bucket, which is added if it is new and within the limits.
     pub(super) fn reading_index(
         &mut self,
         job: JobIndex,
         bucket: Bucket,
         now: Duration,
     ) -> Option<ReadingIndex> {
-        let readers = self.readers.entry(bucket).or_default();
-        for index in readers.iter().flatten() {
-            let reading = self.readings[*index as usize].as_ref().expect("listed readings exist");
-            if reading.job == job {
-                return Some(*index);
-            }
+        let readers = self.readers.get(&bucket).map_or(&[][..], |readers| readers);
+        let known = readers.iter().find(|index| self.reading(**index).job == job);
+        if let Some(index) = known {
+            return Some(*index);
         }
-        if self.readings.len() - self.free_readings.len() >= READINGS_MAX {
+        let readings = self.readings.len() - self.free_readings.len();
+        if readers.len() >= READERS_MAX || readings >= READINGS_MAX {
             self.counters.untracked += 1;
             return None;
         }
-        let bit = if readers.len() < READERS_MAX {
-            readers.push(None);
-            readers.len() - 1
-        } else if let Some(bit) = readers.iter().position(Option::is_none) {
-            self.recycled_bits.push((bucket, u8::try_from(bit).expect("one of 64")));
-            bit
-        } else {
-            self.counters.untracked += 1;
-            return None;
-        };
         let index = self.free_readings.pop().unwrap_or_else(|| {
             self.readings.push(None);
             ReadingIndex::try_from(self.readings.len() - 1).expect("at most READINGS_MAX readings")
         });
-        let reading = Reading::new(job, bucket, u8::try_from(bit).expect("one of 64"), now);
-        self.readings[index as usize] = Some(reading);
-        self.readers.get_mut(&bucket).expect("added above")[bit] = Some(index);
+        self.readings[index as usize] = Some(Reading::new(job, bucket, now));
+        self.readers.entry(bucket).or_default().push(index);
         self.state_mut(job).readings.push(index);
         Some(index)
     }
@@ -252,11 +247,15 @@ impl Jobs {
         self.free_states.push(job);
     }
 
-    /// Frees a reading and its bit. The caller removes it from the job's list.
+    /// Frees a reading. The caller removes it from the job's list.
     pub(super) fn drop_reading(&mut self, index: ReadingIndex) {
         let reading = self.readings[index as usize].take().expect("the reading is in the slab");
+        reading.read.release(&mut self.bitmaps);
         let readers = self.readers.get_mut(&reading.bucket).expect("a reading is listed");
-        readers[usize::from(reading.bit)] = None;
+        readers.retain(|other| *other != index);
+        if readers.is_empty() {
+            self.readers.remove(&reading.bucket);
+        }
         self.free_readings.push(index);
     }
 

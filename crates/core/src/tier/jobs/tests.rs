@@ -6,7 +6,7 @@ use super::Jobs;
 use crate::{
     ByteSize,
     tier::{
-        Changes, JobEvent, Policy,
+        JobEvent, Place, Policy,
         types::{Bucket, Job, Request, Segment, Spec, Stage},
     },
 };
@@ -17,14 +17,14 @@ pub(in crate::tier) fn buckets_after_reannouncements<P: Policy>(
     mut policy: P,
     jobs: impl Fn(&P) -> &Jobs,
 ) -> usize {
-    let request = Request { segment: Segment(0), bucket: Bucket(0), job: None, bytes: 1 };
+    let request = Request::whole(Segment(0), Bucket(0), None, 1);
     for round in 0..100 {
         let now = Duration::from_mins(round);
         let bucket = Bucket(u32::try_from(round).expect("fewer than 100"));
         let stages = vec![Stage { buckets: vec![(bucket, ByteSize(1))] }];
         let spec = Spec { stages, rate: None, starts: None, lease: None };
         policy.on_event(now, JobEvent::Announced { job: Job(1), spec: &spec }).expect("valid");
-        policy.request(now, &request, &mut Changes::default());
+        policy.on_request(now, &request, Place::Absent);
     }
     jobs(&policy).readers.len()
 }

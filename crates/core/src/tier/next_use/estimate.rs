@@ -33,10 +33,8 @@ pub(super) struct NextUseEstimate {
 pub(super) struct Target {
     pub bucket: Bucket,
     /// Trail position.
-    pub position: f64,
+    pub position: u32,
     pub trail_len: u32,
-    /// Bits of the readers that have read it.
-    pub read_by: u64,
 }
 
 /// Positions behind a job's own that it may still return to, beside its scatter, because parallel
@@ -59,16 +57,17 @@ pub(super) fn estimate(
     target: Target,
     unknown_start: Duration,
 ) -> NextUseEstimate {
-    let Target { bucket, read_by, .. } = target;
+    let Target { bucket, position, .. } = target;
+    let mut have_read = 0;
     let mut estimate =
         NextUseEstimate { seconds: f64::INFINITY, readers: 0, is_announced: false, follower: None };
     let mut reads_per_second = 0.0;
     for (_, reading) in jobs.readers(bucket) {
         estimate.is_announced |= reading.stage.is_some();
-        if read_by >> reading.bit & 1 == 1 {
-            if read_by.is_power_of_two() {
-                estimate.follower = jobs.state(reading.job).follower_lag.estimate();
-            }
+        if reading.has_read(position) {
+            have_read += 1;
+            let follower_lag = &jobs.state(reading.job).follower_lag;
+            estimate.follower = (have_read == 1).then(|| follower_lag.estimate()).flatten();
             continue;
         }
         match next_read(jobs, now, reading, target, unknown_start) {
@@ -99,6 +98,7 @@ fn next_read(
     Target { position, trail_len, .. }: Target,
     unknown_start: Duration,
 ) -> Option<NextRead> {
+    let position = f64::from(position);
     if jobs.is_finished(now, reading) {
         return None;
     }

@@ -1,14 +1,14 @@
-//! Next use: keep the segments with the earliest next read.
+//! Next use: keep what is read next.
 //!
 //! Belady's rule needs the future, and jobs announce most of it. `estimate.rs` estimates when a
-//! segment is read next, from specifications and from how jobs read. `rank_index.rs` keeps
-//! residents in that order. A segment is admitted, before the origin is read, if its next use is
-//! earlier than that of the segment it would replace. The segment with the latest next use is
-//! evicted first.
+//! segment is read next, from specifications and from how jobs read. A segment is admitted, before
+//! the origin is read, if its next use is earlier than that of the region that would be evicted:
+//! the one with the latest rank (`rank.rs`, `region.rs`). `streams.rs` puts segments into the same
+//! region that are read at about the same time.
 //!
-//! - A segment that every announced reader has read is **spent**. It is evicted first. It is
-//!   admitted only into free space, and only if several jobs have read its bucket lately or a trial
-//!   has paid off (`unannounced.rs`).
+//! - A segment that every announced reader has read is **spent**. It is admitted only into free
+//!   regions, and only if several jobs have read its bucket lately or a trial has paid off
+//!   (`unannounced.rs`).
 //! - A segment that no job has announced is **unknown**. Unknown segments share the space that
 //!   segments with a next use leave, by LRU. If the history has seen repeated reads of the bucket,
 //!   these give a next use. Of jobs whose segments were evicted unread, only a few segments are
@@ -16,392 +16,409 @@
 //! - Under a write limit, only segments with enough expected reads are written. Of those at the
 //!   threshold a part is written, always the same part.
 //! - `lru_shadow.rs` lets LRU decide while LRU hits more often.
+//!
+//! Ranks are recomputed in **sweeps**, a few regions with each request: after every refresh, after
+//! every announcement, and when LRU takes over. A region is also ranked again when an eighth of it
+//! was read since the last time, and before it is evicted.
 
 mod estimate;
 mod lru_shadow;
-mod rank_index;
-mod residents;
+mod memory;
+mod model;
+mod rank;
+mod region;
+mod streams;
 mod unannounced;
 
 use std::time::Duration;
 
 use self::{
-    estimate::{NextUseEstimate, Target},
     lru_shadow::LruShadow,
-    rank_index::{CellKey, Rank},
-    residents::{Entry, Residents},
+    memory::{InMemory, Memory},
+    model::{Candidate, ReadModel},
+    rank::{Rank, RankOrder},
+    region::Content,
+    streams::Streams,
     unannounced::{Expectation, SpentTrials},
 };
 use super::{
-    Clock, Counters, Policy,
+    Clock, Counters, Policy, Used,
     admission_threshold::{AdmissionThreshold, WriteSettings},
     history::History,
     invalid_event::InvalidEvent,
     jobs::Jobs,
     kind::Settings,
-    two_tier_lru::Tier,
-    types::{Answer, Bucket, Changes, Job, JobEvent, Request, Segment},
+    passes::Passes,
+    region_table::RegionTable,
+    snapshot::{self, SnapshotError},
+    types::{
+        Decision, Departure, Job, JobEvent, Place, RegionId, Request, Resident, Rewrite, Stream,
+    },
 };
-use crate::util::stable_hash::StableMap;
+use crate::ByteSize;
 
-/// Ranks of segments without a next use lie beyond all times: a hundred years, in seconds.
-const FAR: f64 = 3.2e9;
-/// Rank of a segment that is spent on arrival, beyond all others.
-const SPENT: f64 = 3.0 * FAR;
-/// Factor by which a newcomer's next use must be sooner than the victim's. Without it, segments of
-/// nearly equal rank would keep replacing each other.
-const SOONER: f64 = 0.98;
-/// Mean reads per segment above which a bucket is expected to be read again (the paper's minimum).
-const POPULAR: f64 = 1.1;
-/// Most segments per cell: a region of 64 MiB.
-const BLOCK_MAX: u64 = 256;
-/// Cells aimed at when the tier is full.
-const CELLS: u64 = 512;
-
-/// Evaluation of a segment that may be kept.
-#[derive(Debug, Clone, Copy)]
-struct Candidate {
-    rank: Rank,
-    /// Expected reads.
-    expected: f64,
-    /// Mean recent reads per segment of its bucket.
-    reads: f64,
-    /// Whether a reader is expected.
-    expectation: Expectation,
-}
+/// Regions, and segments in memory, that one tick ranks.
+const TICK_RANKS: u32 = 256;
+/// Regions that one request ranks while a sweep is under way: this share of them, within bounds.
+const REQUEST_SHARE: u32 = 4096;
+const REQUEST_RANKS_MIN: u32 = 4;
+const REQUEST_RANKS_MAX: u32 = 64;
+/// Age of a rank at which it is recomputed before it decides.
+const RANK_AGE: Duration = Duration::from_secs(1);
+/// Regions that are ranked again before one is evicted.
+const VERIFIED_MAX: u32 = 4;
+/// A region is ranked again when one in this number of its segments was read.
+const READ_SHARE: u32 = 8;
 
 /// The policy.
 #[derive(Debug)]
 pub(super) struct NextUse {
     clock: Clock,
-    history: History,
-    threshold: AdmissionThreshold,
-    residents: Residents,
+    passes: Passes,
     model: ReadModel,
+    threshold: AdmissionThreshold,
+    memory: Memory,
+    regions: RegionTable<Content>,
+    /// Regions that may be evicted.
+    order: RankOrder,
+    streams: Streams,
+    sweep: Sweep,
     lru_shadow: LruShadow,
     trials: SpentTrials,
+    reinsertion: bool,
+    not_stored: u64,
 }
 
-/// Everything that ranks are computed from.
-#[derive(Debug)]
-struct ReadModel {
-    jobs: Jobs,
-    /// Trail length and mean reads per segment of each bucket, as of the last refresh.
-    buckets: StableMap<Bucket, (u32, f64)>,
-    /// Trail positions per cell.
-    block: u32,
-    unknown_start: Duration,
-    window: Duration,
-    /// Whether LRU decides.
-    is_lru: bool,
-}
-
-impl ReadModel {
-    /// Estimate for a trail position, and the mean reads per segment of its bucket.
-    fn estimate(
-        &self,
-        now: Duration,
-        bucket: Bucket,
-        position: f64,
-        read_by: u64,
-    ) -> (NextUseEstimate, f64) {
-        let (trail_len, reads) = self.buckets.get(&bucket).copied().unwrap_or((1, 1.0));
-        let target = Target { bucket, position, trail_len, read_by };
-        (estimate::estimate(&self.jobs, now, target, self.unknown_start), reads)
-    }
-
-    /// Evaluates a block of a trail that the readers `read_by` have read, last at `touched`.
-    fn candidate(
-        &self,
-        now: Duration,
-        (bucket, block): (Bucket, u32),
-        read_by: u64,
-        touched: Duration,
-    ) -> Candidate {
-        // LRU order: the older, the later the rank.
-        let by_age = Rank::at(FAR + (FAR - touched.as_secs_f64()).max(0.0));
-        let unknown = Candidate {
-            rank: by_age,
-            expected: 0.0,
-            reads: 1.0,
-            expectation: Expectation::Unknown,
-        };
-        if self.is_lru {
-            return Candidate { expected: 1.0, expectation: Expectation::Read, ..unknown };
-        }
-        let middle = (f64::from(block) + 0.5) * f64::from(self.block);
-        let (estimate, reads) = self.estimate(now, bucket, middle, read_by);
-        let unknown = Candidate { reads, ..unknown };
-        if estimate.readers > 0 {
-            let at = now.as_secs_f64() + estimate.seconds.min(FAR / 2.0);
-            let (rank, expected) = (Rank::at(at), f64::from(estimate.readers));
-            return Candidate { rank, expected, expectation: Expectation::Read, ..unknown };
-        }
-        if estimate.is_announced {
-            return unknown;
-        }
-        // Followers are expected with the lag seen so far.
-        if let Some(follower) = estimate.follower {
-            let at = touched.as_secs_f64() + follower.lag;
-            if at >= now.as_secs_f64() {
-                return Candidate { rank: Rank::at(at), expected: follower.share, ..unknown };
-            }
-        }
-        if reads > POPULAR {
-            let window = self.window.min(now).as_secs_f64().max(1.0);
-            let at = (touched.as_secs_f64() + window / (reads - 1.0)).max(now.as_secs_f64());
-            let (rank, expected) = (Rank::at(at), reads - 1.0);
-            return Candidate { rank, expected, expectation: Expectation::Read, ..unknown };
-        }
-        unknown
-    }
+/// The sweep that is under way.
+#[derive(Debug, Default)]
+struct Sweep {
+    region: u32,
+    regions_left: u32,
+    slot: u32,
+    slots_left: u32,
+    per_request: u32,
 }
 
 impl NextUse {
     pub fn new(settings: &Settings) -> Self {
-        let history = History::new(&settings.history);
         // Without a write limit, one expected reader is enough.
         let writes = WriteSettings { threshold_min: 0.0, ..settings.writes };
-        let block = (settings.segments() / CELLS).clamp(1, BLOCK_MAX);
-        let capacity = settings.dram.0.saturating_add(settings.flash.0);
+        let capacity = settings.dram.0.saturating_add(settings.flash().0);
         let limited = settings.writes.limit.is_some();
+        let per_request = settings.regions / REQUEST_SHARE;
         Self {
             clock: Clock::default(),
+            passes: Passes::new(),
             threshold: AdmissionThreshold::new(writes, settings.segment),
-            residents: Residents::new(settings.dram.0, settings.flash.0),
+            memory: Memory::new(settings.dram.0),
+            regions: RegionTable::new(settings.regions),
+            order: RankOrder::default(),
+            streams: Streams::new(settings.regions),
+            sweep: Sweep {
+                per_request: per_request.clamp(REQUEST_RANKS_MIN, REQUEST_RANKS_MAX),
+                ..Sweep::default()
+            },
             model: ReadModel {
-                jobs: Jobs::new(settings.lease, settings.segment),
-                buckets: StableMap::default(),
-                block: u32::try_from(block).expect("at most 256"),
+                jobs: Jobs::new(settings.lease, settings.segment, settings.bitmaps),
+                history: History::new(&settings.history),
                 unknown_start: settings.unknown_start,
-                window: history.window(),
                 is_lru: false,
             },
             // No shadow under a write limit, which a plain LRU would exceed.
             lru_shadow: LruShadow::new(if limited { 0 } else { capacity }, settings.segments()),
-            history,
             trials: SpentTrials::default(),
+            reinsertion: settings.reinsertion,
+            not_stored: 0,
         }
     }
 
-    /// Recomputes all ranks, after rates or jobs have changed.
-    fn rank_all(&mut self, now: Duration) {
-        let Self { model, residents, .. } = self;
-        let Residents { entries, dram, flash, .. } = residents;
-        for index in [dram, flash] {
-            index.rank_all(|key, oldest| {
-                let touched = entries[oldest.0 as usize].touched;
-                model.candidate(now, (key.bucket, key.block), key.read_by, touched).rank
-            });
+    /// Begins what is due, and does a slice of it: `ranks` regions and segments in memory.
+    fn work(&mut self, now: Duration, ranks: u32) -> bool {
+        if self.threshold.tick(now) {
+            self.model.jobs.begin_tick();
+            self.begin_sweep();
+        }
+        let ticking = self.model.jobs.tick_slice(now);
+        for _ in 0..ranks.min(self.sweep.regions_left) {
+            self.sweep.regions_left -= 1;
+            self.sweep.region = (self.sweep.region + 1) % self.regions.len();
+            self.rank_region(now, self.sweep.region);
+        }
+        for _ in 0..ranks.min(self.sweep.slots_left) {
+            self.sweep.slots_left -= 1;
+            self.sweep.slot = (self.sweep.slot + 1) % self.memory.slots();
+            self.rank_slot(now, self.sweep.slot);
+        }
+        ticking || self.sweep.regions_left > 0 || self.sweep.slots_left > 0
+    }
+
+    fn begin_sweep(&mut self) {
+        self.sweep.regions_left = self.regions.len();
+        self.sweep.slots_left = self.memory.slots();
+    }
+
+    /// Ranks a region that may be evicted: sealed, or open and idle.
+    fn rank_region(&mut self, now: Duration, index: u32) {
+        let Some((_, content, is_sealed)) = self.regions.at(index) else { return };
+        if !is_sealed && !content.is_idle(now) {
+            return self.order.remove(index);
+        }
+        let rank = self.model.rank(now, content);
+        self.order.set(index, rank);
+        let content = self.regions.at_mut(index).expect("looked up above");
+        (content.ranked, content.reads) = (now, 0);
+    }
+
+    fn rank_slot(&mut self, now: Duration, slot: u32) {
+        if let Some(InMemory { resident, position, touched }) = self.memory.at(slot) {
+            let candidate = self.model.candidate(now, resident.bucket, position, touched);
+            self.memory.set_rank(slot, candidate.rank);
         }
     }
 
-    fn refresh(&mut self, now: Duration) {
-        if !self.threshold.tick(now) {
-            return;
-        }
-        let (history, ReadModel { jobs, buckets, .. }) = (&mut self.history, &mut self.model);
-        jobs.tick(now);
-        buckets.retain(|bucket, (_, reads)| {
-            *reads = history.reads_per_segment(now, *bucket);
-            history.trail_len(*bucket) > 0 || jobs.retain_readers(*bucket)
-        });
-        jobs.drop_unread_buckets(|bucket| buckets.contains_key(&bucket));
-        self.clear_recycled_bits(now);
-        self.rank_all(now);
-    }
-
-    /// Clears reader bits of residents that have a new owner.
-    fn clear_recycled_bits(&mut self, now: Duration) {
-        while let Some((bucket, bit)) = self.model.jobs.recycled_bits.pop() {
-            for tier in [Tier::Dram, Tier::Flash] {
-                let Residents { links, dram, flash, .. } = &self.residents;
-                let index = if tier == Tier::Dram { dram } else { flash };
-                let slots = index.read_by(links, bucket, bit);
-                for slot in slots {
-                    let read_by = self.residents.entries[slot.0 as usize].read_by & !(1 << bit);
-                    self.residents.set_read_by(slot, read_by, |entry| {
-                        let at = (entry.bucket, entry.position / self.model.block);
-                        self.model.candidate(now, at, read_by, entry.touched).rank
-                    });
-                }
+    /// The region with the latest rank of those that may be evicted. Ranks that are not recent are
+    /// recomputed first.
+    fn last_region(&mut self, now: Duration) -> Option<(Rank, u32)> {
+        for _ in 0..VERIFIED_MAX {
+            let (rank, index) = self.order.last()?;
+            let content = self.regions.at_mut(index).expect("ranked regions are known");
+            if now.saturating_sub(content.ranked) < RANK_AGE {
+                return Some((rank, index));
             }
+            self.rank_region(now, index);
         }
+        self.order.last()
     }
 
-    /// Decides whether a segment is written to flash. If so, makes room and records the write.
-    fn admit_to_flash(
+    /// Decides whether a segment is written to flash, and charges the write if so.
+    fn admits_to_flash(
         &mut self,
         now: Duration,
         candidate: Candidate,
-        (segment, bytes): (Segment, u32),
-        brought_by: Option<Job>,
-        changes: &mut Changes,
+        resident: &Resident,
     ) -> bool {
-        let flash = &mut self.residents.flash;
-        if !flash.can_hold(bytes) {
+        if self.regions.len() == 0 {
             return false;
         }
-        if !flash.has_room(bytes) {
-            let (last, _) = flash.last().expect("a full tier has a last segment");
-            if !is_sooner(now, candidate.rank, last) {
+        let is_full = self.regions.used() >= self.regions.len();
+        if is_full
+            && let Some((last, _)) = self.last_region(now)
+            && !candidate.rank.is_sooner(now, last)
+        {
+            return false;
+        }
+        // Limited writes are for segments with expected reads.
+        let Resident { segment, bucket, length, brought_by } = *resident;
+        let limited = self.threshold.limit().is_some();
+        if limited && !self.threshold.admits(candidate.expected, segment, length) {
+            return false;
+        }
+        if candidate.expectation != Expectation::Read && !self.model.is_popular(bucket) {
+            let follower_lag =
+                brought_by.and_then(|job| self.model.jobs.follower_lag(job)).copied();
+            if !self.trials.allows(candidate.expectation, follower_lag.as_ref(), segment) {
                 return false;
             }
         }
-        // Limited writes are for segments with expected reads.
-        let limited = self.threshold.limit().is_some();
-        if limited && !self.threshold.admits(candidate.expected, segment, bytes) {
-            return false;
-        }
-        let popular = candidate.reads > POPULAR;
-        let follower_lag = brought_by.and_then(|job| self.model.jobs.follower_lag(job)).copied();
-        if !popular && !self.trials.allows(candidate.expectation, follower_lag.as_ref(), segment) {
-            return false;
-        }
-        if !self.threshold.try_write(now, bytes) {
-            return false;
-        }
-        if candidate.expectation == Expectation::Spent {
-            self.trials.on_tried();
-        }
-        while !self.residents.flash.has_room(bytes) {
-            let (_, slot) = self.residents.flash.last().expect("a full tier has a last segment");
-            let evicted = self.residents.remove(slot);
-            if evicted.expectation == Expectation::Unknown
-                && let Some(job) = evicted.brought_by
-                && let Some(follower_lag) = self.model.jobs.follower_lag(job)
-            {
-                follower_lag.on_evicted_unread();
-            }
-            changes.dropped.push(evicted.segment);
-        }
-        changes.written.push((segment, bytes));
-        true
+        self.threshold.try_write(now, length)
     }
 
-    /// Brings memory back under its limit: the last segments move to flash or out of the tier.
-    fn shrink_dram(&mut self, now: Duration, changes: &mut Changes) {
-        while !self.residents.dram.has_room(0) {
-            let (_, slot) = self.residents.dram.last().expect("a full tier has a last segment");
-            let entry = self.residents.entries[slot.0 as usize];
-            let bytes = self.residents.bytes(slot);
-            let at = (entry.bucket, entry.position / self.model.block);
-            let mut candidate = self.model.candidate(now, at, entry.read_by, entry.touched);
-            if candidate.expected <= 0.0 && self.model.is_spent(now, &entry) {
-                (candidate.rank, candidate.expectation) = (Rank::at(SPENT), Expectation::Spent);
-            }
-            let segment = (entry.segment, bytes);
-            if self.admit_to_flash(now, candidate, segment, entry.brought_by, changes) {
-                self.residents.entries[slot.0 as usize].expectation = candidate.expectation;
-                self.residents.move_to_flash(slot, |_| candidate.rank);
-            } else {
-                changes.dropped.push(self.residents.remove(slot).segment);
-            }
+    /// Records a read of a segment on flash.
+    fn on_flash_read(&mut self, now: Duration, region: RegionId, reader: Option<Job>) {
+        let Some(content) = self.regions.get_mut(region) else { return };
+        if content.take_spent() {
+            self.trials.on_read();
+        }
+        if let Some((job, lag)) = content.on_read(now, reader)
+            && let Some(follower_lag) = self.model.jobs.follower_lag(job)
+        {
+            follower_lag.on_read(lag);
+        }
+        if self.model.is_lru || content.reads * READ_SHARE >= content.stored {
+            self.rank_region(now, region.index);
         }
     }
-}
 
-impl ReadModel {
-    /// Whether a segment without expected readers was announced, so that all its readers have read
-    /// it.
-    fn is_spent(&self, now: Duration, entry: &Entry) -> bool {
-        let position = f64::from(entry.position);
-        !self.is_lru && self.estimate(now, entry.bucket, position, entry.read_by).0.is_announced
+    /// Adds a segment to what is known of a region.
+    fn add_to_region(
+        &mut self,
+        now: Duration,
+        resident: &Resident,
+        region: RegionId,
+        expectation: Expectation,
+        position: u32,
+    ) {
+        // A newer generation stands for a region that was freed without a report.
+        if self.regions.at(region.index).is_some_and(|(known, ..)| known != region) {
+            self.order.remove(region.index);
+        }
+        let Some(content) = self.regions.stored(region, || Content::new(now)) else { return };
+        let Resident { bucket, brought_by, .. } = *resident;
+        content.add(now, bucket, position, brought_by, expectation);
+        // A region that receives segments is not idle.
+        if self.regions.at(region.index).is_some_and(|(.., is_sealed)| !is_sealed) {
+            self.order.remove(region.index);
+        }
     }
-}
 
-/// Whether a rank is sooner than the last one by the factor [`SOONER`].
-fn is_sooner(now: Duration, rank: Rank, last: Rank) -> bool {
-    if last.seconds() >= FAR {
-        return rank < last;
+    fn stream(&mut self, now: Duration, resident: &Resident, candidate: &Candidate) -> Stream {
+        let seconds = candidate.rank.seconds() - now.as_secs_f64();
+        self.streams.choose(now, resident, candidate.expectation, seconds)
     }
-    let now = now.as_secs_f64();
-    rank.seconds() - now < SOONER * (last.seconds() - now)
 }
 
 impl Policy for NextUse {
-    fn request(&mut self, now: Duration, request: &Request, changes: &mut Changes) -> Answer {
-        changes.clear();
+    fn on_request(&mut self, now: Duration, request: &Request, place: Place) -> Decision {
         let now = self.clock.advance(now);
-        self.refresh(now);
-        let Request { segment, bucket, bytes, .. } = *request;
-        let observed = self.history.record(now, bucket, segment);
-        self.model.buckets.entry(bucket).or_insert((1, 1.0)).0 = observed.trail_len;
-        let reading = self.model.jobs.on_read(now, request, observed);
-        if !self.model.jobs.recycled_bits.is_empty() {
-            self.clear_recycled_bits(now);
-        }
-        let reading = reading.map(|index| self.model.jobs.reading(index));
-        let bit = reading.map_or(0, |reading| 1_u64 << reading.bit);
-        let reader = request.job.filter(|_| reading.is_some());
-        let is_announced = reading.is_some_and(|reading| reading.stage.is_some());
-        // A segment outside the history's sample is assumed to be at the reader's position.
-        let head = reading.map(|reading| truncated(reading.head));
-        let position = observed.position.or(head).unwrap_or(0);
-
-        let slot = self.residents.slots.get(&segment.0).copied();
-        if self.lru_shadow.on_request(segment, bytes, slot.is_some()) {
-            self.model.is_lru = self.lru_shadow.is_active();
-            self.rank_all(now);
-        }
-        if let Some(slot) = slot {
-            let entry = &mut self.residents.entries[slot.0 as usize];
-            let expectation = std::mem::replace(&mut entry.expectation, Expectation::Read);
-            if expectation == Expectation::Spent {
-                self.trials.on_read();
-            }
-            if entry.brought_by != reader
-                && let Some(job) = entry.brought_by.take()
-                && let Some(follower_lag) = self.model.jobs.follower_lag(job)
-            {
-                follower_lag.on_read(now.saturating_sub(entry.touched));
-            }
-            entry.touched = now;
-            let (tier, read_by) = (entry.tier, entry.read_by | bit);
-            if read_by != entry.read_by || self.model.is_lru {
-                let Self { residents, model, .. } = self;
-                residents.set_read_by(slot, read_by, |entry| {
-                    let at = (entry.bucket, entry.position / model.block);
-                    model.candidate(now, at, read_by, now).rank
-                });
-            }
-            return if tier == Tier::Dram { Answer::HitDram } else { Answer::HitFlash };
-        }
-
-        let read_by = bit | self.model.jobs.readers_of(bucket, position);
-        let block = position / self.model.block;
-        let mut candidate = self.model.candidate(now, (bucket, block), read_by, now);
-        if candidate.expected <= 0.0 && is_announced {
-            (candidate.rank, candidate.expectation) = (Rank::at(SPENT), Expectation::Spent);
-        }
-        let key = CellKey { bucket, block, read_by };
-        let entry = |tier, cell, expectation| Entry {
-            segment,
-            bucket,
-            position,
-            read_by,
-            tier,
-            cell,
-            touched: now,
-            brought_by: reader,
-            expectation,
+        self.work(now, self.sweep.per_request);
+        let Request { segment, bucket, length, .. } = *request;
+        let is_pass = self.passes.on_request(now, request);
+        let observed = if is_pass {
+            self.model.history.record(now, bucket, segment)
+        } else {
+            self.model.history.observe(bucket, segment)
         };
-        let dram = &mut self.residents.dram;
-        let in_dram = dram.can_hold(bytes)
-            && (dram.has_room(bytes)
-                || dram.last().is_some_and(|(last, _)| is_sooner(now, candidate.rank, last)));
-        if in_dram {
-            let cell = dram.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Dram, cell, Expectation::Read), bytes);
-            self.shrink_dram(now, changes);
-            return Answer::Kept;
+        let read = self.model.jobs.on_read(now, request, observed, is_pass);
+        let reader = request.job.filter(|_| read.is_some());
+        let is_hit = place != Place::Absent;
+        if is_pass && self.lru_shadow.on_request(segment, length, is_hit) {
+            self.model.is_lru = self.lru_shadow.is_active();
+            self.begin_sweep();
         }
-        if self.admit_to_flash(now, candidate, (segment, bytes), reader, changes) {
-            let cell = self.residents.flash.cell(key, || candidate.rank);
-            self.residents.insert(entry(Tier::Flash, cell, candidate.expectation), bytes);
-            return Answer::Kept;
+        match place {
+            Place::Absent => {}
+            Place::Flash(region) if is_pass => self.on_flash_read(now, region, reader),
+            Place::Memory => {
+                if let Some(slot) = self.memory.touch(now, segment) {
+                    self.rank_slot(now, slot);
+                }
+            }
+            Place::Flash(_) | Place::Pending => {}
         }
-        Answer::Passed
+        if is_hit {
+            return Decision::Hit;
+        }
+        let position = read.map_or(observed.position.unwrap_or(0), |read| read.position);
+        let resident = Resident { brought_by: reader, ..request.resident() };
+        let candidate = self.model.newcomer(now, &resident, position, now);
+        if self.memory.admits(now, length, candidate.rank) {
+            return Decision::Memory;
+        }
+        if self.admits_to_flash(now, candidate, &resident) {
+            Decision::Flash(self.stream(now, &resident, &candidate))
+        } else {
+            Decision::Pass
+        }
+    }
+
+    fn leave_memory(&mut self, now: Duration) -> Option<Departure> {
+        let now = self.clock.advance(now);
+        let InMemory { resident, position, touched } = self.memory.pop_overflow()?;
+        let candidate = self.model.newcomer(now, &resident, position, touched);
+        let is_written = self.admits_to_flash(now, candidate, &resident);
+        let to = is_written.then(|| self.stream(now, &resident, &candidate));
+        Some(Departure { resident, to })
+    }
+
+    fn on_stored(&mut self, now: Duration, resident: &Resident, place: Place) {
+        let now = self.clock.advance(now);
+        let position = self.model.position(resident);
+        match place {
+            Place::Absent | Place::Pending => {}
+            Place::Memory => {
+                let rank = self.model.candidate(now, resident.bucket, position, now).rank;
+                self.memory.insert(InMemory { resident: *resident, position, touched: now }, rank);
+            }
+            Place::Flash(region) => {
+                let candidate = self.model.newcomer(now, resident, position, now);
+                if candidate.expectation == Expectation::Spent {
+                    self.trials.on_tried();
+                }
+                self.add_to_region(now, resident, region, candidate.expectation, position);
+            }
+        }
+    }
+
+    fn on_not_stored(&mut self, _now: Duration, resident: &Resident) {
+        self.not_stored += 1;
+        self.threshold.give_back(resident.length);
+    }
+
+    fn on_sealed(&mut self, now: Duration, region: RegionId) {
+        let now = self.clock.advance(now);
+        if self.regions.seal(region).is_some() {
+            self.rank_region(now, region.index);
+        }
+    }
+
+    fn victim(&mut self, now: Duration) -> Option<RegionId> {
+        let now = self.clock.advance(now);
+        let (_, index) = self.last_region(now)?;
+        self.regions.at(index).map(|(region, ..)| region)
+    }
+
+    fn reinsert(
+        &mut self,
+        now: Duration,
+        _region: RegionId,
+        residents: &[Resident],
+        rewrites: &mut Vec<Rewrite>,
+    ) {
+        if !self.reinsertion {
+            return;
+        }
+        let now = self.clock.advance(now);
+        for resident in residents {
+            if rewrites.len() >= residents.len() * 3 / 4 {
+                break;
+            }
+            let position = self.model.position(resident);
+            let candidate = self.model.candidate(now, resident.bucket, position, now);
+            if candidate.expectation == Expectation::Read
+                && self.admits_to_flash(now, candidate, resident)
+            {
+                let to = self.stream(now, resident, &candidate);
+                rewrites.push(Rewrite { resident: *resident, to });
+            }
+        }
+    }
+
+    fn on_freed(&mut self, _now: Duration, region: RegionId) {
+        let Some((content, _)) = self.regions.free(region) else { return };
+        self.order.remove(region.index);
+        if let Some((job, unread)) = content.unread()
+            && let Some(follower_lag) = self.model.jobs.follower_lag(job)
+        {
+            follower_lag.on_evicted_unread(unread);
+        }
+    }
+
+    fn on_invalidated(&mut self, _now: Duration, place: Place, residents: &[Resident]) {
+        match place {
+            Place::Memory => {
+                residents.iter().for_each(|resident| self.memory.remove(resident.segment));
+            }
+            Place::Flash(region) => {
+                if let Some(content) = self.regions.get_mut(region) {
+                    content.remove(u32::try_from(residents.len()).unwrap_or(u32::MAX));
+                }
+            }
+            Place::Absent | Place::Pending => {}
+        }
+    }
+
+    fn on_recovered(&mut self, now: Duration, region: RegionId, residents: &[Resident]) {
+        let now = self.clock.advance(now);
+        for resident in residents {
+            let position = self.model.history.adopt(now, resident.bucket, resident.segment);
+            self.add_to_region(now, resident, region, Expectation::Read, position);
+        }
+        self.on_sealed(now, region);
+    }
+
+    fn on_tick(&mut self, now: Duration) -> bool {
+        let now = self.clock.advance(now);
+        self.work(now, TICK_RANKS)
     }
 
     fn on_event(&mut self, now: Duration, event: JobEvent<'_>) -> Result<(), InvalidEvent> {
@@ -410,48 +427,44 @@ impl Policy for NextUse {
             JobEvent::Announced { job, spec } => self.model.jobs.on_announced(now, job, spec)?,
             JobEvent::Ended { job } => self.model.jobs.on_ended(job)?,
         }
-        self.clear_recycled_bits(now);
-        self.rank_all(now);
+        self.begin_sweep();
+        self.work(now, TICK_RANKS);
         Ok(())
     }
 
-    fn contains(&self, segment: Segment) -> bool {
-        self.residents.slots.contains_key(&segment.0)
+    fn save(&self) -> Vec<u8> {
+        snapshot::save(&self.model.history, &self.model.jobs, &self.threshold)
     }
 
-    fn used(&self) -> (u64, u64) {
-        (self.residents.dram.used(), self.residents.flash.used())
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        let Self { model, threshold, .. } = self;
+        snapshot::restore(snapshot, &mut model.history, &mut model.jobs, threshold)
+    }
+
+    fn used(&self) -> Used {
+        Used { memory: ByteSize(self.memory.used()), regions: self.regions.used() }
     }
 
     fn counters(&self) -> Counters {
         Counters {
-            jobs: self.model.jobs.counters,
+            jobs: self.model.jobs.counters(),
             time_went_back: self.clock.went_back,
-            history_one_in: self.history.one_in(),
+            history_one_in: self.model.history.one_in(),
             lru_takeovers: self.lru_shadow.takeovers,
+            not_stored: self.not_stored,
+            unknown_regions: self.regions.unknown,
         }
     }
-}
-
-/// Whole trail position.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "positions are positive; the cast saturates"
-)]
-fn truncated(position: f64) -> u32 {
-    position as u32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ByteSize;
     use crate::tier::jobs::tests::buckets_after_reannouncements;
 
     #[test]
     fn buckets_that_were_announced_and_never_read_are_dropped() {
-        let policy = NextUse::new(&Settings::new(ByteSize(0), ByteSize(100)));
+        let policy = NextUse::new(&Settings::new(ByteSize(0), 100));
         assert!(buckets_after_reannouncements(policy, |policy| &policy.model.jobs) <= 2);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forebay_core::{
     ByteSize,
-    tier::{Bucket, Job, JobEvent, Spec, Stage},
+    tier::{Bucket, Spec, Stage},
 };
 
 use super::{
@@ -117,7 +117,7 @@ fn readers_that_shuffle_add_up() {
     for (bucket, segments) in sizes {
         world.scan(LEADER - 1, bucket, 0..segments);
     }
-    world.policy.on_event(world.now, JobEvent::Ended { job: Job(LEADER - 1) }).unwrap();
+    world.end(LEADER - 1);
     let mut random = fastrand::Rng::with_seed(6);
     let [one, two] = sizes;
     let readers = [(1, one), (2, one), (3, two)].map(|(job, (bucket, segments))| {

@@ -10,7 +10,7 @@ use forebay_core::{
 use super::{World, request, settings, spec};
 
 fn world() -> World {
-    World::new(PolicyKind::NextUse.build(&settings(0, 100)))
+    World::new(PolicyKind::NextUse, &settings(0, 100))
 }
 
 fn announce(world: &mut World, job: u64, spec: &Spec) -> Result<(), InvalidEvent> {
@@ -118,7 +118,8 @@ fn requests_without_a_tag_and_times_that_go_back_are_counted() {
     world.read(1, 1, 1);
     let untagged = forebay_core::tier::Request { job: None, ..request(1, 1, 1) };
     let before = world.now.saturating_sub(Duration::from_millis(5));
-    assert!(world.policy.request(before, &untagged, &mut world.changes).is_hit());
+    world.now = before;
+    assert!(world.request(&untagged).is_hit());
     let counters = world.policy.counters();
     assert_eq!((counters.jobs.untagged, counters.time_went_back), (1, 1));
 }
@@ -126,7 +127,7 @@ fn requests_without_a_tag_and_times_that_go_back_are_counted() {
 /// 200 jobs, one after the other: reader bits are recycled, and then stand for the new job.
 #[test]
 fn reader_bits_are_recycled() {
-    let mut world = World::new(PolicyKind::NextUse.build(&settings(0, 50)));
+    let mut world = World::new(PolicyKind::NextUse, &settings(0, 50));
     world.announce(0, &spec(&[1], 50));
     for job in 0..200 {
         world.announce(job + 1, &spec(&[1], 50));
@@ -139,7 +140,7 @@ fn reader_bits_are_recycled() {
             world.announce(1000 + job, &late);
             world.scan(999, 3, 0..50);
         }
-        world.policy.on_event(world.now, JobEvent::Ended { job: Job(job) }).unwrap();
+        world.end(job);
     }
     assert_eq!(world.policy.counters().jobs.untracked, 0);
     // Of 100 jobs at once, those beyond 64 are served but not tracked.
@@ -178,12 +179,12 @@ fn buckets_without_readers_are_dropped() {
     for kind in [PolicyKind::NextUse, PolicyKind::Hybrid] {
         let mut settings = settings(0, 100);
         settings.history.segments_max = 1000;
-        let mut world = World::new(kind.build(&settings));
+        let mut world = World::new(kind, &settings);
         for bucket in 0..50_000 {
             let mut request = request(u64::from(bucket) % 3, bucket, 0);
             request.job = request.job.filter(|_| bucket % 2 == 0);
             world.now += Duration::from_millis(500);
-            world.policy.request(world.now, &request, &mut world.changes);
+            world.request(&request);
         }
         assert!(world.policy.counters().history_one_in > 1, "{kind}");
     }

@@ -11,7 +11,7 @@ use tokio::{
 use super::harness::{Fixture, S3Client};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_and_requests_beyond_the_limit_are_told_to_slow_down() {
+async fn connections_and_requests_beyond_the_limit_get_slow_down() {
     let lines = "capacity = \"0B\"\nmax_connections = 2\n";
     let fixture = Fixture::new(lines).await;
     fixture.put("k", b"content");

@@ -29,6 +29,9 @@ const JOBS_MAX: u32 = 10_000;
 const PARTS_MAX: usize = 200_000;
 const NODES_MAX: u32 = 1000;
 const COLUMNS_MAX: u32 = 64;
+/// Segments of a region of 64 MiB, if a node's flash has enough regions then.
+const REGION_SEGMENTS: u32 = 255;
+const REGIONS_MIN: u64 = 64;
 const READERS_MAX: u32 = 10_000;
 const WAVES_MAX: u32 = 1000;
 const DAYS_MAX: u32 = 400;
@@ -156,6 +159,22 @@ impl Checker<'_> {
             );
             return Err(self.source.error_at(&flash.span(), problem));
         }
+        let flash_segments = flash.get_ref().0.0 / u64::from(nodes) / workload.segment.0;
+        let region = variant.and_then(|variant| variant.region_segments.as_ref());
+        let region_segments = match region.or(tier.region_segments.as_ref()) {
+            Some(segments) => {
+                let most = u32::try_from(flash_segments - 1).unwrap_or(u32::MAX).max(1);
+                self.source.between("region_segments", segments, 1_u32, most)?
+            }
+            None => {
+                let most = u32::try_from(flash_segments / REGIONS_MIN).unwrap_or(u32::MAX);
+                most.clamp(1, REGION_SEGMENTS)
+            }
+        };
+        if flash_segments / u64::from(region_segments) > u64::from(u32::MAX) {
+            let problem = "a `flash` of more than 2^32 regions; raise `segment`";
+            return Err(self.source.error_at(&flash.span(), problem));
+        }
         let mut writes = WriteSettings {
             limit: variant.and_then(|v| v.write_limit).or(tier.write_limit).map(|rate| rate.0),
             ..WriteSettings::default()
@@ -189,6 +208,7 @@ impl Checker<'_> {
             nodes,
             dram: tier.dram.map_or(ByteSize::ZERO, |size| size.0),
             flash: flash.get_ref().0,
+            region_segments,
             writes,
             history,
             reinsertion: variant.and_then(|v| v.reinsertion).or(tier.reinsertion).unwrap_or(false),

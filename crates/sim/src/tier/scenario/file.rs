@@ -40,6 +40,7 @@ pub(super) struct Tier {
     pub flash: Spanned<Text<ByteSize>>,
     pub dram: Option<Text<ByteSize>>,
     pub nodes: Option<Spanned<u32>>,
+    pub region_segments: Option<Spanned<u32>>,
     pub write_limit: Option<Text<ByteRate>>,
     pub threshold_min: Option<Spanned<f64>>,
     pub refresh: Option<Spanned<Text<Duration>>>,
@@ -98,6 +99,7 @@ pub(super) struct Generator {
 pub(super) struct Variant {
     pub name: Spanned<String>,
     pub flash: Option<Spanned<Text<ByteSize>>>,
+    pub region_segments: Option<Spanned<u32>>,
     pub skew: Option<Text<Share>>,
     pub vary: Option<Spanned<Text<Share>>>,
     pub order: Option<Text<Order>>,

@@ -11,7 +11,8 @@ use std::collections::BTreeSet;
 
 use forebay_core::{
     ByteSize,
-    tier::{Bucket, Disks, HistorySettings, PolicyKind, WriteSettings},
+    tier::{Bucket, Disks, HistorySettings, PolicyKind, Settings, WriteSettings},
+    units::ByteRate,
 };
 
 use super::workload::Workload;
@@ -69,6 +70,8 @@ pub struct Setup {
     pub dram: ByteSize,
     /// Flash of all nodes together.
     pub flash: ByteSize,
+    /// Segments of a region. Flash is evicted by the region.
+    pub region_segments: u32,
     /// Limits on flash writes; the rate is that of all nodes together.
     pub writes: WriteSettings,
     /// Size of the request history.
@@ -82,6 +85,31 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Settings of the policy of each node.
+    pub fn settings(&self) -> Settings {
+        let nodes = u64::from(self.nodes);
+        let (segment, flash) = (self.workload.segment, self.flash.0 / nodes);
+        let region_segments = u64::from(self.region_segments);
+        // The first block of a region and the headers of its entries take one part in 256, unless
+        // segments are evicted one by one.
+        let usable = if region_segments > 1 { flash / 256 * 255 } else { flash };
+        let regions = (usable / (region_segments * segment.0)).max(1);
+        let regions = u32::try_from(regions).expect("`check` limits the number of segments");
+        let mut settings = Settings::new(ByteSize(self.dram.0 / nodes), regions);
+        (settings.segment, settings.region) = (segment, ByteSize(region_segments * segment.0));
+        settings.writes = self.writes;
+        let share = |rate: ByteRate| ByteRate(ByteSize((rate.0.0 / nodes).max(1)));
+        settings.writes.limit = self.writes.limit.map(share);
+        settings.history = self.history;
+        // More than all segments need is not reserved.
+        let segments = usize::try_from(2 * self.workload.segments()).expect("64 bits");
+        let each = self.history.segments_max / usize::try_from(nodes).expect("at most 1000");
+        settings.history.segments_max = each.min(segments.max(1024));
+        settings.reinsertion = self.reinsertion;
+        settings.expert.clone_from(&self.expert);
+        settings
+    }
+
     /// Estimated duration in simulated seconds.
     pub fn seconds_about(&self) -> f64 {
         let ends = self.workload.jobs.iter().map(|job| job.starts + self.workload.duration(job));
