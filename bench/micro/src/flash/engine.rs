@@ -93,7 +93,7 @@ pub async fn fill(
     let mut watch = forebay_bench_stats::load::Watch::start();
     let appends = futures::stream::iter(numbers).map(async |number| {
         let began = std::time::Instant::now();
-        group.append(key(number), 0, payload.clone()).await.map(|()| began)
+        group.append(key(number), 0, payload.clone()).await.map(|_| began)
     });
     let mut appends = appends.buffer_unordered(depth);
     while let Some(began) = appends.try_next().await? {

@@ -251,7 +251,9 @@ mod tests {
         for round in 0..200 {
             let slots: Vec<Slot> =
                 (0..1000).map(|row| directory.insert(key(round * 1000 + row))).collect();
-            slots.into_iter().for_each(|slot| directory.remove(slot));
+            for slot in slots {
+                directory.remove(slot);
+            }
         }
         assert!(directory.buckets.iter().all(|bucket| bucket[..4] == [0; 4]));
     }

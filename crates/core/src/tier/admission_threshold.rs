@@ -163,7 +163,9 @@ impl AdmissionThreshold {
 
     /// Writes what was tuned.
     pub(super) fn save(&self, writer: &mut Writer) {
-        [self.value, self.integral, self.last_error].into_iter().for_each(|it| writer.f64(it));
+        for tuned in [self.value, self.integral, self.last_error] {
+            writer.f64(tuned);
+        }
     }
 
     /// Reads what [`Self::save`] wrote.

@@ -240,9 +240,9 @@ impl FlashModel {
         region: RegionId,
         residents: &[Resident],
     ) -> u64 {
-        residents.iter().for_each(|resident| {
+        for resident in residents {
             self.index.remove(&resident.segment);
-        });
+        }
         self.regions[region.index as usize].bytes = 0;
         self.free.push(region.index);
         policy.on_freed(now, region);
@@ -278,13 +278,17 @@ impl FlashModel {
         let count = u32::try_from(self.regions.len()).expect("made from a 32-bit number");
         let (mut used, free): (Vec<u32>, Vec<u32>) =
             (0..count).partition(|index| !self.regions[*index as usize].residents.is_empty());
-        free.iter().for_each(|index| self.regions[*index as usize].bytes = 0);
+        for index in &free {
+            self.regions[*index as usize].bytes = 0;
+        }
         self.free = free;
         used.sort_by_key(|index| self.regions[*index as usize].generation);
         for index in used {
             let id = self.id(index);
             let residents = &mut self.regions[index as usize].residents;
-            residents.iter_mut().for_each(|resident| resident.brought_by = None);
+            for resident in residents.iter_mut() {
+                resident.brought_by = None;
+            }
             policy.on_recovered(now, id, residents);
         }
     }

@@ -63,7 +63,9 @@ impl FollowerLag {
     }
 
     pub fn save(&self, writer: &mut Writer) {
-        [self.read, self.evicted_unread, self.lag].into_iter().for_each(|value| writer.f64(value));
+        for value in [self.read, self.evicted_unread, self.lag] {
+            writer.f64(value);
+        }
     }
 
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, SnapshotError> {

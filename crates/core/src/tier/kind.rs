@@ -31,8 +31,8 @@ pub struct Settings {
     pub writes: WriteSettings,
     /// Size of the request history.
     pub history: HistorySettings,
-    /// Memory for which segments each job has read, one bit each. A job beyond it is assumed to read
-    /// in the common order.
+    /// Memory for which segments each job has read, one bit each. A job beyond it is assumed to
+    /// read in the common order.
     pub bitmaps: ByteSize,
     /// Whether a segment that leaves flash may be written again.
     pub reinsertion: bool,

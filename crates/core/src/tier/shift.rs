@@ -299,7 +299,9 @@ impl Policy for Shift {
 
     fn on_invalidated(&mut self, _now: Duration, place: Place, residents: &[Resident]) {
         if place == Place::Memory {
-            residents.iter().for_each(|resident| self.memory.remove(resident.segment));
+            for resident in residents {
+                self.memory.remove(resident.segment);
+            }
         }
     }
 

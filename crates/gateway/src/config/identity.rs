@@ -72,7 +72,7 @@ impl IdentityConfig {
         node: Option<&Self>,
         tenant: &str,
     ) -> anyhow::Result<Self> {
-        let raw: RawIdentity = table.clone().try_into().map_err(in_one_line)?;
+        let raw: RawIdentity = table.clone().try_into().map_err(|error| in_one_line(&error))?;
         let mut bases = Vec::new();
         let mut role = raw.role;
         if let Some(file) = raw.file {

@@ -183,8 +183,11 @@ const CAPACITY_MIN: ByteSize = ByteSize::mib(64);
 impl GatewayConfig {
     /// Parses the table and the tenants, and refuses contradictions. Reads none of the files named.
     pub fn parse(table: &toml::Table, tenants: &[GatewayTenant]) -> anyhow::Result<Self> {
-        let raw: RawConfig =
-            table.clone().try_into().map_err(in_one_line).context("in [gateway]")?;
+        let raw: RawConfig = table
+            .clone()
+            .try_into()
+            .map_err(|error| in_one_line(&error))
+            .context("in [gateway]")?;
         Self::from_raw(raw, tenants).context("in [gateway]")
     }
 
@@ -243,7 +246,7 @@ impl GatewayConfig {
             region,
             addressing,
             origin_ca: raw.origin_ca,
-            domains: domains(raw.domains)?,
+            domains: domains(&raw.domains)?,
             tls,
             trusted: raw.trusted,
             sts_endpoint,
@@ -383,7 +386,7 @@ fn origin_uri(key: &str, text: &str, allow_http: bool) -> anyhow::Result<Uri> {
     Ok(uri)
 }
 
-fn domains(names: Vec<String>) -> anyhow::Result<Vec<String>> {
+fn domains(names: &[String]) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     for name in &names {
         let is_label = |label: &str| {
@@ -418,7 +421,7 @@ fn pause(key: &str, value: Option<&str>) -> anyhow::Result<Duration> {
 }
 
 /// An error of the TOML library without its line breaks.
-fn in_one_line(error: toml::de::Error) -> anyhow::Error {
+fn in_one_line(error: &toml::de::Error) -> anyhow::Error {
     anyhow::anyhow!("{}", error.message().replace('\n', " "))
 }
 

@@ -1,4 +1,4 @@
-//! EndpointLimits of the endpoint: connections, requests and bytes in flight.
+//! `EndpointLimits` of the endpoint: connections, requests and bytes in flight.
 
 use std::sync::{
     Arc,
@@ -39,7 +39,7 @@ fn take(counter: &AtomicU64, amount: u64, max: u64) -> bool {
 }
 
 impl EndpointLimits {
-    /// EndpointLimits of the endpoint.
+    /// `EndpointLimits` of the endpoint.
     pub fn new(connections_max: usize, requests_max: usize, bytes_max: u64) -> Arc<Self> {
         Arc::new(Self {
             connections_max: connections_max as u64,

@@ -195,9 +195,9 @@ async fn outgoing(
     let source: GatewayBody = body.map_err(Into::into).boxed_unsync();
     if let (Some(names), Some(handle)) = (declared.trailer, trailing_headers) {
         let encoder = TrailerEncoder::new(source, length, names, handle);
-        let encoded = encoder.encoded_length();
+        let length_sent = encoder.encoded_length();
         encoder.set_headers(&mut outgoing.headers);
-        let body = RequestBody::stream(encoder.boxed_unsync(), Some(encoded));
+        let body = RequestBody::stream(encoder.boxed_unsync(), Some(length_sent));
         return Ok(outgoing.with_body(body, Payload::UnsignedTrailer));
     }
     outgoing.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));

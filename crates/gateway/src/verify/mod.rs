@@ -1,6 +1,6 @@
 //! Checks of a request before `s3s` verifies its signature.
 //!
-//! `s3s` 0.14.1 accepts SigV2, whose header form can be replayed for ever. It does not ask that
+//! `s3s` 0.14.1 accepts `SigV2`, whose header form can be replayed for ever. It does not ask that
 //! `host` and the `x-amz-*` headers are signed, nor that signed headers are there, and puts no
 //! limit on the life of a presigned URL. A request that passes both has exactly one `SigV4`
 //! authentication, which covers everything but the payload that it declares unsigned.

@@ -68,17 +68,7 @@ impl NodeService {
                 let context = GetContext { replies: replies.clone(), holder, shm };
                 return self.start_get(session.table(handle)?, wait_ms, &ranges, context).await;
             }
-            Request::ShmMap { size } => {
-                session.shm.on_request()?;
-                let size = if session.is_local { size } else { 0 };
-                let Some((region, descriptor)) = self.grant_shm_region(lane, size).await else {
-                    return Ok(Some(Reply::ShmMap { size: 0 }));
-                };
-                let reply = Reply::ShmMap { size: region.size() as u64 };
-                session.shm = ShmGrant::Granted(region);
-                replies.send_with(&reply, descriptor).await;
-                return Ok(None);
-            }
+            Request::ShmMap { size } => return self.map_shm(session, size, replies).await,
             Request::Claim { handle, blobs } => {
                 self.claim(session.table(handle)?, holder, &blobs).await?
             }
@@ -142,6 +132,24 @@ impl NodeService {
             return Err(shared());
         }
         self.evict_all(session.lane(), table).await
+    }
+
+    /// Grants a client shared memory. The reply carries the descriptor.
+    async fn map_shm(
+        &self,
+        session: &mut NodeSession,
+        size: u64,
+        replies: &Replies,
+    ) -> Result<Option<Reply>, Refused> {
+        session.shm.on_request()?;
+        let size = if session.is_local { size } else { 0 };
+        let Some((region, descriptor)) = self.grant_shm_region(session.lane(), size).await else {
+            return Ok(Some(Reply::ShmMap { size: 0 }));
+        };
+        let reply = Reply::ShmMap { size: region.size() as u64 };
+        session.shm = ShmGrant::Granted(region);
+        replies.send_with(&reply, descriptor).await;
+        Ok(None)
     }
 
     /// A shm region for a client of this machine, if there is memory for it.

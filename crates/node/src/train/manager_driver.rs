@@ -112,8 +112,8 @@ impl ManagerDriver {
         membership: Option<&RingMembership>,
         peers: Peers,
     ) -> Self {
-        let spare = (capacity.0 / SPARE_SHARE).max(SPARE_REGIONS * region_size);
-        let space = ByteSize(capacity.0.saturating_sub(spare));
+        let reserve = (capacity.0 / SPARE_SHARE).max(SPARE_REGIONS * region_size);
+        let space = ByteSize(capacity.0.saturating_sub(reserve));
         let alone: NodeName = "node".parse().expect("a name");
         let me = membership.map_or(alone, |membership| membership.name().clone());
         let names: Vec<NodeName> = peers.names().cloned().collect();

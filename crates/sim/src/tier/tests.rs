@@ -44,8 +44,8 @@ fn where_the_order_is_shared_next_use_is_close_to_the_optimum() {
     }
 }
 
-/// Target: ≥ 80 % of the optimum under a shuffle window of 10 %. Missed at a skew of 20 % with so
-/// few regions: a region leaves whole, and its segments are read at different times.
+/// Target: ≥ 80 % of the optimum under a shuffle window of 10 %. Missed at a skew of 20 % with 74
+/// regions: a region leaves whole, and its segments are read at different times.
 #[test]
 fn under_a_shuffle_window_next_use_reaches_three_quarters() {
     let scenario = coarse("shift-shuffled", &[]);

@@ -18,7 +18,7 @@
 mod saved;
 mod segment_table;
 
-use std::time::Duration;
+use std::{hash::BuildHasherDefault, time::Duration};
 
 use self::segment_table::{Key, Seen, SegmentTable, Validity};
 use super::types::{Bucket, Segment};
@@ -119,7 +119,7 @@ impl History {
             shift: 0,
             now: 0,
             table: SegmentTable::new(settings.segments_max),
-            by_bucket: StableMap::with_capacity_and_hasher(logs_max, Default::default()),
+            by_bucket: StableMap::with_capacity_and_hasher(logs_max, BuildHasherDefault::new()),
             logs: Vec::with_capacity(logs_max),
             logs_max,
             rings: vec![0; logs_max * 2 * intervals as usize],

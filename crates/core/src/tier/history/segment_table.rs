@@ -121,7 +121,7 @@ impl SegmentTable {
 
     /// Clears the entries of some sets that are no longer valid, before their stamps repeat.
     pub fn sweep(&mut self, valid: Validity) {
-        for _ in 0..self.sets / SWEEP_SHARE + 1 {
+        for _ in 0..=self.sets / SWEEP_SHARE {
             self.swept = (self.swept + 1) % self.sets;
             for slot in self.swept * self.ways..(self.swept + 1) * self.ways {
                 if !valid.covers(self.tags[slot], self.stamps[slot]) {

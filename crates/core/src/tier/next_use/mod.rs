@@ -286,14 +286,13 @@ impl Policy for NextUse {
             self.begin_sweep();
         }
         match place {
-            Place::Absent => {}
             Place::Flash(region) if is_pass => self.on_flash_read(now, region, reader),
             Place::Memory => {
                 if let Some(slot) = self.memory.touch(now, segment) {
                     self.rank_slot(now, slot);
                 }
             }
-            Place::Flash(_) | Place::Pending => {}
+            Place::Flash(_) | Place::Pending | Place::Absent => {}
         }
         if is_hit {
             return Decision::Hit;
@@ -396,7 +395,9 @@ impl Policy for NextUse {
     fn on_invalidated(&mut self, _now: Duration, place: Place, residents: &[Resident]) {
         match place {
             Place::Memory => {
-                residents.iter().for_each(|resident| self.memory.remove(resident.segment));
+                for resident in residents {
+                    self.memory.remove(resident.segment);
+                }
             }
             Place::Flash(region) => {
                 if let Some(content) = self.regions.get_mut(region) {

@@ -109,9 +109,9 @@ impl Content {
 
     /// The segments that stand for it.
     pub fn sample(&self) -> impl ExactSizeIterator<Item = Position> {
-        let sampled = usize::from(self.sampled);
+        let (sampled, count) = (usize::from(self.sampled), usize::from(self.sampled) + 1);
         let at = move |at| if at < sampled { self.sample[at] } else { self.last };
-        (0..sampled + 1).map(at)
+        (0..count).map(at)
     }
 
     /// Expectation of most of its segments when they were written.

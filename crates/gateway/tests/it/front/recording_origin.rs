@@ -52,7 +52,8 @@ impl RecordingOrigin {
                     let (recorded, headers) = (Arc::clone(&recorded), headers.clone());
                     async move {
                         let (head, body) = request.into_parts();
-                        let body = body.collect().await.ok().map(|body| body.to_bytes());
+                        let body =
+                            body.collect().await.ok().map(http_body_util::Collected::to_bytes);
                         recorded.lock().push(Recorded {
                             method: head.method,
                             target: head.uri.to_string(),

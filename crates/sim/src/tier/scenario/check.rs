@@ -161,15 +161,12 @@ impl Checker<'_> {
         }
         let flash_segments = flash.get_ref().0.0 / u64::from(nodes) / workload.segment.0;
         let region = variant.and_then(|variant| variant.region_segments.as_ref());
-        let region_segments = match region.or(tier.region_segments.as_ref()) {
-            Some(segments) => {
-                let most = u32::try_from(flash_segments - 1).unwrap_or(u32::MAX).max(1);
-                self.source.between("region_segments", segments, 1_u32, most)?
-            }
-            None => {
-                let most = u32::try_from(flash_segments / REGIONS_MIN).unwrap_or(u32::MAX);
-                most.clamp(1, REGION_SEGMENTS)
-            }
+        let region_segments = if let Some(segments) = region.or(tier.region_segments.as_ref()) {
+            let most = u32::try_from(flash_segments - 1).unwrap_or(u32::MAX).max(1);
+            self.source.between("region_segments", segments, 1_u32, most)?
+        } else {
+            let most = u32::try_from(flash_segments / REGIONS_MIN).unwrap_or(u32::MAX);
+            most.clamp(1, REGION_SEGMENTS)
         };
         if flash_segments / u64::from(region_segments) > u64::from(u32::MAX) {
             let problem = "a `flash` of more than 2^32 regions; raise `segment`";

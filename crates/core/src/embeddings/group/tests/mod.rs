@@ -45,14 +45,14 @@ fn levels_are_rebased_before_they_overflow() {
 /// "The half that is carried over makes the victim one of the lowest 3 % of all rows."
 #[test]
 fn the_victim_is_one_of_the_lowest_rows() {
-    let shape = TableShape { rows: 1 << 20, row_bytes: 4 };
-    let mut group = Group::new(&Budget::new(vec![shape], Capacity::Rows(10_000)));
+    let table = TableShape { rows: 1 << 20, row_bytes: 4 };
+    let mut group = Group::new(&Budget::new(vec![table], Capacity::Rows(10_000)));
     let (mut random, mut outcome) = (fastrand::Rng::with_seed(3), Outcome::default());
     let (mut share, mut victims) = (0.0, 0);
     for index in 0..200_000 {
         let row = (random.f64().powi(4) * 100_000.0) as u64;
         let sampled = index > 100_000 && index % 500 == 0;
-        let levels: Vec<u32> = if sampled {
+        let all: Vec<u32> = if sampled {
             let slots = group.rows.slots();
             let main = slots.filter(|slot| group.rows.place(*slot) == Place::Main);
             main.map(|slot| group.rows.level(slot).0).collect()
@@ -63,8 +63,8 @@ fn the_victim_is_one_of_the_lowest_rows() {
             let (now, time) = (group.now_level(), group.time as u32);
             let lowest = group.rows.lowest(now, time, group.idle_bound).unwrap();
             let level = group.rows.level(lowest).0;
-            let lower = levels.iter().filter(|other| **other < level).count();
-            share += lower as f64 / levels.len() as f64;
+            let lower = all.iter().filter(|other| **other < level).count();
+            share += lower as f64 / all.len() as f64;
             victims += 1;
         }
         group.request(&[key(row)], &mut outcome);
