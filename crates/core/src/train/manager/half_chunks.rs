@@ -3,8 +3,8 @@
 //! Samplers, nodes and the wire always count half-chunks, so that nothing is renamed when a dataset
 //! gets more or less space. Rotation moves larger chunks, because a batch is more random and a job
 //! waits less often if it draws from more data at a time: up to [`group_max`] fine chunks, and
-//! fewer where two such chunks would not fit. What is left of the space beside whole chunks holds a **part** of the
-//! last one. So all space is used, whatever its size.
+//! fewer where two such chunks would not fit. What is left of the space beside whole chunks holds a
+//! **part** of the last one. So all space is used, whatever its size.
 
 use crate::{
     ByteSize, HalfChunk, HalfChunkRange,

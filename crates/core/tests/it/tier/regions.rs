@@ -34,7 +34,7 @@ fn buckets_that_are_written_side_by_side_do_not_share_regions() {
     for (job, bucket) in [(1, 1), (2, 2), (3, 1)] {
         world.announce(job, &rated(spec(&[bucket], 200)));
     }
-    let late = Spec { starts: Some(Duration::from_secs(600)), ..rated(spec(&[2], 200)) };
+    let late = Spec { starts: Some(Duration::from_mins(10)), ..rated(spec(&[2], 200)) };
     world.announce(4, &late);
     for number in 0..200 {
         world.read(1, 1, number);
