@@ -234,7 +234,7 @@ fn a_plan_counts_bookkeeping_and_finds_the_memory_for_a_goal() {
     assert!(perfect * 50 >= requests, "{goal}");
     assert!(plan(&["--perfect", "2%"]).succeeds().stdout.contains("DIRECTORY"));
     for (options, expected) in [
-        (&["--memory", "1KiB"][..], &["`--memory 1KiB` is too little", "give more"][..]),
+        (&["--memory", "1KiB"][..], &["`--memory 1 KiB` is too little", "give more"][..]),
         (&["--perfect", "100%"], &["100% of perfect hits is out of reach", "ask for less"]),
         (&["--perfect", "0%"], &["0%"]),
         (&[], &["--memory", "--perfect"]),
