@@ -22,9 +22,8 @@ from origin_bytes.settings import Outcome, Setting, Window
 
 #: Causes that agents count separately; every other byte was fetched under a claim.
 CAUSES = ("probe", "uncached", "fallback")
-#: What a small node keeps free (`docs/guide/node.md`), the head of its device, and the fraction of
-#: the items' size that regions take beside them.
-FREE_SPACE, OVERHEAD = 4 << 20, 0.018
+#: Fraction of its capacity that a node keeps free (`docs/guide/node.md`).
+FREE_SPACE = 0.1
 #: The smallest node. Of a dataset whose half-chunks are larger it keeps nothing.
 CAPACITY_MIN = 8 << 20
 #: Timeout of an epoch.
@@ -41,7 +40,7 @@ def numbered(items: int, size: int, first: int = 0) -> Iterator[bytes]:
 def run(world: harness.World, directory: Path, setting: Setting, size: int, items: int) -> Outcome:
     """Count the origin bytes of a setting over a dataset of ``items`` items of ``size`` bytes."""
     total, batches = size * items, -(-items // setting.batch)
-    capacity = max(CAPACITY_MIN, int(total * setting.cache * (1.0 + OVERHEAD)) + FREE_SPACE)
+    capacity = max(CAPACITY_MIN, int(total * (setting.cache + 0.01) / (1.0 - FREE_SPACE)))
     with ExitStack() as stack:
         options = ("--capacity", f"{capacity}B", "--memory-cache", "1MiB")
         stack.enter_context(harness.node(directory, *options))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Largest share of a dataset that rotates if several jobs share it.
-ROTATING_MAX = 0.2
+#: Chunks of a dataset, and the number that rotates if several jobs share it.
+CHUNKS, ROTATING = 10, 2
 #: Largest ratio of origin bytes to the lower bound: at equal rates, and up to 4 times apart.
 EQUAL, APART = 1.02, 1.15
 
@@ -41,7 +41,7 @@ class Setting:
         """
         if self.jobs == 1 or self.cache >= 1.0:
             return 1.0 - self.cache
-        return 1.0 - self.cache + min(self.cache, ROTATING_MAX)
+        return min(1.0, 1.0 - self.cache + ROTATING / CHUNKS)
 
     @property
     def target(self) -> float:

@@ -473,7 +473,6 @@ impl Service for AgentService {
         _peer: &Peer,
         _job: &str,
         _token: &[u8],
-        _version: u16,
         _slot: &mut (),
     ) -> Result<AgentSession, Refusal> {
         Ok(AgentSession::default())

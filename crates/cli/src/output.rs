@@ -157,12 +157,6 @@ pub fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A share, such as `5 %` or `12.5 %`.
-pub fn percent(share: f64) -> String {
-    let tenths = (share * 1000.0).round() / 10.0;
-    format!("{tenths} %")
-}
-
 /// A spinner for work of unknown size, hidden unless standard error is a terminal.
 /// [`progress_total`] makes it a bar.
 pub fn progress(what: &'static str) -> ProgressBar {

@@ -13,9 +13,8 @@ use forebay_core::{
 };
 use forebay_digest::Digest;
 use forebay_wire::{
-    BATCH_MAX, BlobLength, BlobProgress, ClaimAnswer, ErrorCode, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
-    PRESENCE_OVERHEAD, PutAnswer, RecheckAnswer, Refusal, RenewAnswer, Reply, Request,
-    VERSION_FINE_CHUNKS, WRONG_BYTES_MAX,
+    BATCH_MAX, BlobLength, BlobProgress, ClaimAnswer, PAYLOAD_SIZE_MAX, PRESENCE_MAX,
+    PRESENCE_OVERHEAD, PutAnswer, RecheckAnswer, RenewAnswer, Reply, Request, WRONG_BYTES_MAX,
 };
 
 use crate::{
@@ -227,13 +226,8 @@ impl Client {
         }
     }
 
-    /// Sends a report of the job's progress. The answer says what to draw from. A node that counts
-    /// other half-chunks, because it is older, is as one that refuses the report.
+    /// Sends a report of the job's progress. The answer says what to draw from.
     pub fn report(&mut self, Handle(handle): Handle, report: Report) -> Result<ReportAnswer> {
-        if self.version() < VERSION_FINE_CHUNKS {
-            let text = "it is older than this client; install the same forebay on both sides";
-            return Err(Refusal { code: ErrorCode::Version, text: text.to_owned() }.into());
-        }
         match self.ask(&Request::Report { handle, report })? {
             Reply::Report(answer) => Ok(answer),
             _ => Err(ClientError::Unexpected),

@@ -88,14 +88,12 @@ pub trait Service: Send + Sync + 'static {
     /// Time after which a claim expires unless it is renewed.
     fn lease(&self) -> Duration;
 
-    /// A client has sent its hello; `version` is the newest that both sides support. Returns its
-    /// session, or the reason to reject it.
+    /// A client has sent its hello. Returns its session, or the reason to reject it.
     fn on_hello(
         self: &Arc<Self>,
         peer: &Peer,
         job: &str,
         token: &[u8],
-        version: u16,
         slot: &mut Self::Slot,
     ) -> Result<Self::Session, Refusal>;
 
@@ -411,8 +409,7 @@ async fn authenticate<S: Service>(
         return Ok(false);
     }
     // From here on the slot is not that of a pre-auth connection, which could be evicted.
-    let version = newest.min(version_max);
-    match service.on_hello(peer, &job, &token.0, version, slot) {
+    match service.on_hello(peer, &job, &token.0, slot) {
         Ok(accepted) => {
             connection.account.set_share(service.share(&accepted));
             *session = Some(accepted);
@@ -423,7 +420,7 @@ async fn authenticate<S: Service>(
         }
     }
     let lease_ms = u32::try_from(service.lease().as_millis()).unwrap_or(u32::MAX);
-    replies.send(&Reply::Hello { version, lease_ms }).await;
+    replies.send(&Reply::Hello { version: newest.min(version_max), lease_ms }).await;
     Ok(true)
 }
 

@@ -27,15 +27,12 @@ pub use request::{BlobLength, BlobProgress, BlobRange, Request, SentToken};
 pub use stream::{LOST_RANGES_MAX, STREAM_PAGE_MAX, StreamReply, StreamRequest};
 
 /// Supported versions of the protocol: the oldest and the newest.
-pub const VERSIONS: (u16, u16) = (1, 4);
+pub const VERSIONS: (u16, u16) = (1, 3);
 /// The first version in which a node accepts reports of wrong bytes. An older one closes the
 /// connection.
 pub const VERSION_WRONG_BYTES: u16 = 2;
 /// The first version in which a node has streams. An older one closes the connection.
 pub const VERSION_STREAMS: u16 = 3;
-/// The first version in which half-chunks are those of fine chunks. On a connection of an older
-/// one, jobs do not report, and nodes exchange no cluster messages.
-pub const VERSION_FINE_CHUNKS: u16 = 4;
 
 /// Longest payload. Larger blobs are read and written in ranges.
 pub const PAYLOAD_SIZE_MAX: usize = 16 << 20;

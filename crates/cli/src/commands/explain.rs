@@ -182,7 +182,7 @@ pub fn explanation_to_text(explanation: &Explanation) -> String {
     let (why, manager, chunks) = (printable(why), printable(manager), chunks(half_chunks));
     let mut text = format!("{why}\n\nmanager   {manager}, term {term}\nchunks    {chunks}\n");
     text.push_str(
-        "          P pinned  R rotating  L being filled  - not kept; lower case: in part\n",
+        "          P pinned  R rotating  L being filled  - not kept; lower case: half of a chunk\n",
     );
     if !explanation.jobs.is_empty() {
         let rows: Vec<Vec<String>> = explanation.jobs.iter().map(row).collect();
@@ -194,10 +194,7 @@ pub fn explanation_to_text(explanation: &Explanation) -> String {
     text
 }
 
-/// Letters at most for the half-chunks of a dataset.
-const LETTERS_MAX: usize = 80;
-
-/// One letter per chunk, or for several neighbours if there are many.
+/// One letter per chunk.
 fn chunks(half_chunks: &[HalfChunkState]) -> String {
     let letter = |half: &HalfChunkState| match half {
         HalfChunkState::Pinned => 'P',
@@ -205,7 +202,7 @@ fn chunks(half_chunks: &[HalfChunkState]) -> String {
         HalfChunkState::Loading => 'L',
         HalfChunkState::Absent => '-',
     };
-    let neighbours = |halves: &[HalfChunkState]| {
+    let chunk = |halves: &[HalfChunkState]| {
         let first = letter(&halves[0]);
         if halves.iter().all(|half| letter(half) == first) {
             return first;
@@ -213,9 +210,7 @@ fn chunks(half_chunks: &[HalfChunkState]) -> String {
         let kept = halves.iter().map(letter).find(|letter| *letter != '-');
         kept.unwrap_or('-').to_ascii_lowercase()
     };
-    let per_letter = half_chunks.len().div_ceil(LETTERS_MAX);
-    let per_letter = per_letter.next_multiple_of(HALF_CHUNKS_PER_CHUNK as usize).max(1);
-    half_chunks.chunks(per_letter).map(neighbours).collect()
+    half_chunks.chunks(HALF_CHUNKS_PER_CHUNK as usize).map(chunk).collect()
 }
 
 fn row(job: &JobExplanation) -> Vec<String> {
@@ -243,8 +238,5 @@ mod tests {
             Pinned, Pinned, Rotating, Rotating, Loading, Loading, Absent, Absent, Absent, Rotating,
         ];
         assert_eq!(chunks(&half_chunks), "PRL-r");
-        assert_eq!(chunks(&[]), "");
-        let many = [[Pinned; 64], [Absent; 64], [Rotating; 64]].concat();
-        assert_eq!(chunks(&many), ["P".repeat(16), "-".repeat(16), "R".repeat(16)].concat());
     }
 }

@@ -95,7 +95,7 @@ fn invalid_options_of_the_demo_are_rejected() {
         (&["--bandwidth", "0MB/s"], "the rate is zero"),
         (&["--latency", "soon"], "is not a time"),
         (&["--jobs", "0"], "--jobs"),
-        (&["--size", "12MB"], "or more, or --cache 40%"),
+        (&["--size", "20MB"], "or more, or --cache 40%"),
     ] {
         let size: &[_] = if args[0] == "--size" { &[] } else { &["--size", "10kB"] };
         let command = ["demo"].iter().chain(size);

@@ -15,11 +15,6 @@
 //!
 //! Cuts are by bytes, so that chunks are equally large whatever the sizes of their blobs: a blob
 //! belongs to the unit in which it starts. Membership is a division, with nothing to store.
-//!
-//! The chunks of a digest are too large to fill a small cache: with ten, a cache of 19 % holds one.
-//! So rotation cuts the dataset into up to 32 times as many **fine chunks**, in the same way, with
-//! as many fewer partitions ([`Chunking::fine`]). That follows from the digest's numbers, so that
-//! the dataset's id stays the same and all jobs and nodes agree.
 
 use std::ops::Range;
 
@@ -28,21 +23,13 @@ use crate::{HalfChunk, units::ByteSize};
 /// Number of chunks, unless the user chooses another (promise 8).
 const CHUNKS_DEFAULT: u64 = 10;
 /// Larger chunks exceed what double-buffering needs (Quiver uses 15 GB for all its datasets).
-pub(crate) const CHUNK_SIZE_MAX: ByteSize = ByteSize::gb(15);
+const CHUNK_SIZE_MAX: ByteSize = ByteSize::gb(15);
 /// Bounds the units that a reader visits for one chunk, and the memory of per-unit state.
 const UNITS_MAX: u64 = 1 << 16;
 
-/// Half-chunks of a fine chunk. Nodes and samplers count half-chunks; where two fine chunks do not
-/// fit into the cache, half-chunks rotate.
+/// Half-chunks of a chunk. Nodes and samplers count half-chunks; where two chunks do not fit into
+/// the cache, half-chunks rotate.
 pub const HALF_CHUNKS_PER_CHUNK: u32 = 2;
-/// Fine chunks of a chunk at most: a cache of 5 % of a dataset of ten chunks holds 16 fine chunks,
-/// and wastes less than a sixteenth of its space.
-const FINE_PER_CHUNK_MAX: u32 = 32;
-/// Fine chunks of a dataset at most, unless its digest has more chunks: managers take time for
-/// every chunk.
-const FINE_CHUNKS_MAX: u32 = 512;
-/// Stripe units of a fine chunk at least. With fewer, it would not resemble the dataset.
-const FINE_PARTITIONS_MIN: u32 = 4;
 
 /// Numbers of chunks and partitions of a dataset; part of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -109,21 +96,9 @@ impl Chunking {
         u64::from(self.chunks) * u64::from(self.partitions)
     }
 
-    /// The cut into fine chunks, which rotation moves.
-    #[must_use]
-    pub fn fine(self) -> Self {
-        let fits = |per_chunk: &u32| {
-            self.chunks.saturating_mul(*per_chunk) <= FINE_CHUNKS_MAX
-                && self.partitions / per_chunk >= FINE_PARTITIONS_MIN
-        };
-        let powers = std::iter::successors(Some(FINE_PER_CHUNK_MAX), |power| Some(power / 2));
-        let per_chunk = powers.take_while(|power| *power > 1).find(fits).unwrap_or(1);
-        Self { chunks: self.chunks * per_chunk, partitions: self.partitions / per_chunk }
-    }
-
-    /// Number of half-chunks: halves of fine chunks.
+    /// Number of half-chunks.
     pub fn half_chunks(self) -> u32 {
-        self.fine().chunks * HALF_CHUNKS_PER_CHUNK
+        self.chunks * HALF_CHUNKS_PER_CHUNK
     }
 
     /// The chunk of a blob that begins at byte `start` of a dataset of `total` bytes.
@@ -131,9 +106,9 @@ impl Chunking {
         self.chunk_and_partition(start, total).0
     }
 
-    /// The half-chunk of such a blob: every other stripe unit of a fine chunk is in the same half.
+    /// The half-chunk of such a blob: every other stripe unit of a chunk is in the same half.
     pub fn half_chunk_of(self, start: u64, total: ByteSize) -> HalfChunk {
-        let (chunk, partition) = self.fine().chunk_and_partition(start, total);
+        let (chunk, partition) = self.chunk_and_partition(start, total);
         HalfChunk(chunk.0 * HALF_CHUNKS_PER_CHUNK + partition % HALF_CHUNKS_PER_CHUNK)
     }
 
@@ -210,21 +185,6 @@ mod tests {
             let chunking = Chunking::for_dataset(ByteSize(few), few);
             assert!(u64::from(chunking.chunks()) <= few.max(1));
         }
-    }
-
-    /// Fine chunks are up to 32 times as many, at most 512, and have four stripe units or more.
-    #[test]
-    fn fine_chunks_follow_from_the_numbers_of_the_digest() {
-        let fine = |chunks, blobs| {
-            let fine = Chunking::into_chunks(chunks, blobs).unwrap().fine();
-            (fine.chunks(), fine.partitions())
-        };
-        assert_eq!(fine(10, 1_281_167), (320, 204));
-        assert_eq!(fine(10, 3000), (320, 9));
-        assert_eq!(fine(10, 1000), (160, 6));
-        assert_eq!(fine(10, 79), (10, 7), "too few blobs");
-        assert_eq!(fine(35, 1_743_042), (280, 234));
-        assert_eq!(fine(600, 1_000_000), (600, 109));
     }
 
     #[test]

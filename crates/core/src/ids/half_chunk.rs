@@ -2,8 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-/// Position of a half-chunk in its dataset, from 0. Half-chunks `2n` and `2n + 1` make fine chunk
-/// `n`.
+/// Position of a half-chunk in its dataset, from 0. Half-chunks `2n` and `2n + 1` make chunk `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HalfChunk(pub u32);
 
@@ -11,11 +10,6 @@ impl HalfChunk {
     /// The first `count` half-chunks of a dataset, in order.
     pub fn all(count: u32) -> HalfChunkRange {
         HalfChunkRange { start: Self(0), end: Self(count) }
-    }
-
-    /// This one alone, as a range.
-    pub fn alone(self) -> HalfChunkRange {
-        HalfChunkRange { start: self, end: Self(self.0 + 1) }
     }
 
     /// Index into a list with one entry per half-chunk.
@@ -30,7 +24,7 @@ impl fmt::Display for HalfChunk {
     }
 }
 
-/// Neighbouring half-chunks: those of a rotating chunk, or a single one.
+/// Neighbouring half-chunks: those of one chunk, or a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HalfChunkRange {
     /// The first.
@@ -48,11 +42,6 @@ impl HalfChunkRange {
     /// Whether a half-chunk is one of them.
     pub fn contains(self, half_chunk: HalfChunk) -> bool {
         (self.start..self.end).contains(&half_chunk)
-    }
-
-    /// Whether a half-chunk is in both.
-    pub fn overlaps(self, other: Self) -> bool {
-        self.start < other.end && other.start < self.end
     }
 
     /// Indices into a list with one entry per half-chunk.

@@ -106,7 +106,7 @@ fn a_report_is_answered_with_a_draw_set() {
         "everything of an unmanaged dataset is kept"
     );
     let explained = registry.explain(&dataset(0)).unwrap();
-    assert!(explained.why.contains("job a") && explained.jobs[0].name == "a");
+    assert!(explained.why.contains("chunks") && explained.jobs[0].name == "a");
     let is_there = |half_chunk: &HalfChunkState| *half_chunk != HalfChunkState::Absent;
     assert_eq!(
         explained.half_chunks.iter().filter(|half_chunk| is_there(half_chunk)).count(),

@@ -18,8 +18,6 @@ pub struct Candidate<'a> {
     pub entries: u64,
     /// Payload bytes of its entries.
     pub bytes: u64,
-    /// Bytes of a region.
-    pub size: u64,
 }
 
 /// A region in one generation: the same entries for as long as it exists.

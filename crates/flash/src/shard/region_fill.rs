@@ -31,7 +31,6 @@ impl<T> Shard<T> {
         if let Some(victim) = self.named_victim() {
             return Ok(self.evict(victim));
         }
-        let size = self.superblock.geometry.region_size;
         let Self { groups, regions, eviction, .. } = self;
         let mut candidates = regions.iter().enumerate().filter_map(|(at, region)| {
             let group = groups.get(&region.group?)?;
@@ -43,7 +42,6 @@ impl<T> Shard<T> {
                 class: group.class,
                 entries: region.entries,
                 bytes: region.bytes,
-                size,
             })
         });
         let Some(victim) = eviction.victim(&mut candidates) else {

@@ -17,10 +17,7 @@ use forebay_core::{
     ids::TokenHash,
 };
 use forebay_transport::{Connector, Incoming, Outgoing};
-use forebay_wire::{
-    ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, SentToken, VERSION_FINE_CHUNKS,
-    VERSIONS,
-};
+use forebay_wire::{ErrorCode, HEADER_SIZE, Header, Refusal, Reply, Request, SentToken, VERSIONS};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -203,8 +200,7 @@ fn cause_of(error: &io::Error) -> String {
 async fn connect(peers: &Peers, endpoint: &Endpoint) -> io::Result<(Incoming, Outgoing)> {
     let Peers { connector, credentials, own_name, .. } = peers;
     let (mut reader, mut writer) = connector.connect(endpoint, credentials, NODE_TIMEOUT).await?;
-    // The half-chunks of an older node are others.
-    let (version_min, (_, version_max)) = (VERSION_FINE_CHUNKS, VERSIONS);
+    let (version_min, version_max) = VERSIONS;
     let token = SentToken(credentials.token().to_vec());
     let hello = Request::Hello { version_min, version_max, job: own_name.clone(), token };
     write(&mut writer, &hello).await?;

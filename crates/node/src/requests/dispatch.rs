@@ -5,9 +5,7 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use forebay_core::dataset::blob_table::{BlobTable, Upload};
 use forebay_shm::ShmRegion;
 use forebay_transport::session::Replies;
-use forebay_wire::{
-    BlobRange, CLUSTER_KIND, ErrorCode, Malformed, Reply, Request, VERSION_FINE_CHUNKS,
-};
+use forebay_wire::{BlobRange, CLUSTER_KIND, ErrorCode, Malformed, Reply, Request};
 
 use crate::{
     ops::{
@@ -101,9 +99,7 @@ impl NodeService {
                 return Err((ErrorCode::Malformed, "probe_mode is for agents only".to_owned()));
             }
             Request::Report { handle, report } => {
-                let table = session.dataset(handle)?;
-                session.check_fine_chunks(table.chunking())?;
-                self.report(lane, table, &session.job, report).await?
+                self.report(lane, session.dataset(handle)?, &session.job, report).await?
             }
             Request::Leave { handle } => {
                 self.leave(lane, session.dataset(handle)?, &session.job).await?
@@ -115,7 +111,6 @@ impl NodeService {
                 // To a client that is not a peer, the kind is unknown.
                 let unknown = || (ErrorCode::Malformed, Malformed::Kind(CLUSTER_KIND).to_string());
                 let peer = session.peer.clone().ok_or_else(unknown)?;
-                session.check_version(VERSION_FINE_CHUNKS)?;
                 let (node, permit) = (Arc::clone(self), replies.begin_get(1).await);
                 tokio::spawn(node.on_cluster_request(peer, request, replies.clone(), permit));
                 return Ok(None);

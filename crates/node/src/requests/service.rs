@@ -153,13 +153,8 @@ impl NodeService {
         let membership = config.membership()?;
         let peers = Peers::load(config, membership.as_ref(), connector)?;
         let incarnation = entropy.number().context("cannot read random bytes from the kernel")?;
-        let managers = ManagerDriver::new(
-            blobs.capacity(),
-            blobs.region_size(),
-            incarnation,
-            membership.as_ref(),
-            peers,
-        );
+        let managers =
+            ManagerDriver::new(blobs.capacity(), incarnation, membership.as_ref(), peers);
         let counters = Arc::new(Counters::default());
         let peers = managers.peers().names().count();
         let blobs_capacity = blobs.capacity();
@@ -338,7 +333,6 @@ impl Service for NodeService {
         peer: &Peer,
         job: &str,
         token: &[u8],
-        version: u16,
         slot: &mut ConnectionSlot,
     ) -> Result<NodeSession, Refusal> {
         let node = self.managers.peers().identify(job, token);
@@ -378,7 +372,6 @@ impl Service for NodeService {
             holder,
             job: self.access.job_name(&identity, job),
             identity,
-            version,
             peer: node,
             handles: Vec::new(),
             selection: None,

@@ -2,12 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use forebay_core::{
-    NamespaceId, NodeName,
-    dataset::{blob_table::BlobTable, chunking::Chunking},
-    node::claims::Holder,
-};
-use forebay_wire::{BlobLength, ErrorCode, Reply, SELECTED_HANDLE, VERSION_FINE_CHUNKS};
+use forebay_core::{NamespaceId, NodeName, dataset::blob_table::BlobTable, node::claims::Holder};
+use forebay_wire::{BlobLength, ErrorCode, Reply, SELECTED_HANDLE};
 
 use crate::{
     ops::work_queue::Lane,
@@ -29,8 +25,6 @@ pub struct NodeSession {
     pub(crate) holder: Holder,
     pub(crate) identity: Identity,
     pub(crate) job: String,
-    /// The newest version of the protocol that both sides support.
-    pub(crate) version: u16,
     /// The name of the peer, if the client is another node of the cluster.
     pub(crate) peer: Option<NodeName>,
     /// Tables of the open datasets, by handle.
@@ -77,22 +71,6 @@ impl NodeSession {
         self.handles
             .get(handle as usize)
             .ok_or_else(|| (ErrorCode::Unknown, format!("no dataset is open as handle {handle}")))
-    }
-
-    /// Refuses what only a newer client means as this node does.
-    pub(crate) fn check_version(&self, needed: u16) -> Result<(), Refused> {
-        let refusal = || {
-            let text = "the client is older than this node; install the same forebay on both sides";
-            (ErrorCode::Version, text.to_owned())
-        };
-        (self.version >= needed).then_some(()).ok_or_else(refusal)
-    }
-
-    /// Refuses reports of an older client on a dataset with fine chunks: it counts other
-    /// half-chunks.
-    pub(crate) fn check_fine_chunks(&self, chunking: Chunking) -> Result<(), Refused> {
-        let needed = if chunking.fine() == chunking { 0 } else { VERSION_FINE_CHUNKS };
-        self.check_version(needed)
     }
 
     /// The presence of an open dataset.

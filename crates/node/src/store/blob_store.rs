@@ -194,11 +194,6 @@ impl BlobStore {
         self.flash.capacity()
     }
 
-    /// Bytes of a region: the largest of all devices.
-    pub fn region_size(&self) -> u64 {
-        self.region_size
-    }
-
     /// Counters of the flash engine, per device.
     pub fn counters(&self) -> Vec<Counters> {
         self.flash.counters()

@@ -1,5 +1,5 @@
-//! Eviction: the region that a full device loses. Of the least recently used dataset, the one with
-//! the fewest bytes that are still needed; of equals, the oldest.
+//! Eviction: the region that a full device loses. Of the least recently used dataset, the oldest
+//! region.
 
 use std::sync::Arc;
 
@@ -50,10 +50,7 @@ impl Eviction for DatasetUses {
             let dataset = DatasetId::from_bytes(*group.first_chunk()?);
             dataset_lru.last_use(now, &dataset)
         };
-        // Steps, so that regions that differ by an entry count as equal.
-        let eighths = |region: &Candidate<'_>| region.bytes.saturating_mul(8) / region.size.max(1);
-        let first = candidates
-            .min_by_key(|region| (last_use(region.group), eighths(region), region.generation));
+        let first = candidates.min_by_key(|region| (last_use(region.group), region.generation));
         first.map(|first| first.region)
     }
 }

@@ -1,9 +1,8 @@
 //! Groups: how half-chunks map to groups of the flash engine, the unit in which space is freed.
 //!
-//! All half-chunks of a dataset share one group, so that only one region of it is not full. Freeing
-//! a half-chunk forgets its entries, and a region without entries is free. Chunks are loaded one
-//! after the other, so that most regions have entries of one chunk. A half-chunk of many regions
-//! has a group of its own, and is freed at once.
+//! Each half-chunk has a group of its own, so that it can be freed at once. If half-chunks are
+//! smaller than a region, or regions are few, all half-chunks of a dataset share one group; then
+//! freeing a half-chunk only forgets its entries.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,13 +17,9 @@ use crate::store::blob_store::BlobStore;
 
 /// Groups whose handles are kept.
 const GROUP_HANDLES_MAX: usize = 4096;
-/// Regions of a half-chunk from which it has a group of its own: the region that is not full is
-/// then less than a thirtieth of it.
-const REGIONS_PER_GROUP: u64 = 16;
-/// Bytes of an entry beside its payload, and of its descriptor; its size is a multiple of the unit
-/// (`docs/reference/flash-format.md`).
-const ENTRY_OVERHEAD: u64 = 64 + 64 + 48;
-const ENTRY_UNIT: u64 = 64;
+/// Regions per half-chunk that the node needs for groups of half-chunks. With fewer, the regions
+/// being filled would evict each other.
+const REGIONS_PER_HALF_CHUNK: u64 = 2;
 /// Lifetime class of the groups of datasets.
 const LIFETIME_CLASS: u8 = 1;
 /// In the name of a group: all half-chunks of the dataset.
@@ -48,21 +43,9 @@ impl BlobStore {
     /// Whether each half-chunk of the dataset has a group of its own.
     pub fn has_groups(&self, table: &BlobTable) -> bool {
         let half_chunks = u64::from(table.chunking().half_chunks());
-        table.total().0 / half_chunks >= REGIONS_PER_GROUP * self.region_size
-    }
-
-    /// Bytes of flash that a blob takes: regions hold whole entries, so their ends are unused.
-    pub fn stored_length(&self, length: u64) -> u64 {
-        let usable = self.flash.entry_length_max() + ENTRY_OVERHEAD;
-        let stored = |length: u64| {
-            let entry = (length + ENTRY_OVERHEAD).next_multiple_of(ENTRY_UNIT);
-            self.region_size / (usable / entry).max(1)
-        };
-        let (parts, rest) = (length / self.part_length, length % self.part_length);
-        if parts == 0 || length == self.part_length {
-            return stored(length);
-        }
-        parts * stored(self.part_length) + if rest > 0 { stored(rest) } else { 0 }
+        let regions = self.capacity().0 / self.region_size;
+        table.total().0 / half_chunks >= self.region_size
+            && regions >= REGIONS_PER_HALF_CHUNK * half_chunks
     }
 
     /// The half-chunks with groups of their own of which blobs are resident, of the first `count`.

@@ -60,11 +60,9 @@ use crate::{
 const JOB_LEASE: Duration = Duration::from_mins(1);
 /// Expected rate of loading chunks, until it has been measured.
 const LOAD_RATE_DEFAULT: ByteRate = ByteRate(ByteSize::mib(256));
-/// Space that is not managed: a region that is not full per dataset and device, one to be written
-/// next, regions of which a part was evicted, and blobs without a manager. One part in this many of
-/// the capacity, and at least this number of regions.
-const SPARE_SHARE: u64 = 64;
-const SPARE_REGIONS: u64 = 3;
+/// One part in this many of the capacity is not managed: it is for regions that are not full, and
+/// for blobs without a manager.
+const SPARE_SHARE: u64 = 10;
 /// Longest wait of a report for a takeover. After it the job is asked for a full report.
 const PREPARE_TIMEOUT: Duration = TAKEOVER_TIMEOUT.saturating_mul(2);
 /// Shortest time between two ticks of the managers.
@@ -103,17 +101,14 @@ pub(crate) struct ClusterGauges {
 }
 
 impl ManagerDriver {
-    /// A driver for a node of this capacity, in regions of this size. `peers` is empty for a single
-    /// node.
+    /// A driver for a node of this capacity. `peers` is empty for a single node.
     pub fn new(
         capacity: ByteSize,
-        region_size: u64,
         incarnation: u64,
         membership: Option<&RingMembership>,
         peers: Peers,
     ) -> Self {
-        let reserve = (capacity.0 / SPARE_SHARE).max(SPARE_REGIONS * region_size);
-        let space = ByteSize(capacity.0.saturating_sub(reserve));
+        let space = ByteSize(capacity.0 - capacity.0 / SPARE_SHARE);
         let alone: NodeName = "node".parse().expect("a name");
         let me = membership.map_or(alone, |membership| membership.name().clone());
         let names: Vec<NodeName> = peers.names().cloned().collect();
@@ -353,7 +348,7 @@ impl NodeService {
             let mut arrived = self.managers.arrived.lock();
             let is_first = arrived.is_empty();
             let sum = arrived.entry((table.dataset(), half_chunk)).or_default();
-            *sum = sum.saturating_add(self.blobs.stored_length(bytes));
+            *sum = sum.saturating_add(bytes);
             is_first
         };
         if is_first {
@@ -509,18 +504,12 @@ impl NodeService {
         self.work.run(lane, slice).await
     }
 
-    /// Size of each half-chunk on flash.
-    async fn half_chunk_sizes(
-        self: &Arc<Self>,
-        lane: Lane,
-        table: &Arc<BlobTable>,
-    ) -> Vec<ByteSize> {
+    /// Size of each half-chunk.
+    async fn half_chunk_sizes(&self, lane: Lane, table: &Arc<BlobTable>) -> Vec<ByteSize> {
         let sizes = vec![ByteSize(0); table.chunking().half_chunks() as usize];
-        let node = Arc::clone(self);
-        let stored_length = move |length| node.blobs.stored_length(length);
-        self.visit_rows(lane, table, sizes, move |sizes, half_chunk, row| {
+        self.visit_rows(lane, table, sizes, |sizes, half_chunk, row| {
             let size = &mut sizes[half_chunk.index()];
-            size.0 = size.0.saturating_add(stored_length(row.length));
+            size.0 = size.0.saturating_add(row.length);
         })
         .await
     }
@@ -615,22 +604,22 @@ impl NodeService {
                 here
             }
         };
-        // A newer keep set may have some of them again.
-        let is_gone =
-            |half_chunk: &HalfChunk| !self.managers.keeps_half_chunk(&dataset, *half_chunk);
-        let gone: BTreeSet<HalfChunk> = half_chunks.into_iter().filter(is_gone).collect();
-        if !gone.is_empty() {
-            self.free_all(dataset, gone).await;
+        for half_chunk in half_chunks {
+            // A newer keep set may have it again.
+            if self.managers.keeps_half_chunk(&dataset, half_chunk) {
+                continue;
+            }
+            self.free_half_chunk(dataset, half_chunk).await;
         }
     }
 
-    /// Frees half-chunks. When this returns, none of their blobs is found. Without the table, the
+    /// Frees a half-chunk. When this returns, none of its blobs is found. Without the table, the
     /// blobs of a shared group stay until their regions are evicted.
-    async fn free_all(self: &Arc<Self>, dataset: DatasetId, gone: BTreeSet<HalfChunk>) {
+    async fn free_half_chunk(self: &Arc<Self>, dataset: DatasetId, half_chunk: HalfChunk) {
         if let Some(table) = self.table_of(dataset) {
-            let (node, half_chunks) = (Arc::clone(self), gone.clone());
+            let node = Arc::clone(self);
             let visit = move |rows: &mut Vec<BlobRow>, of: HalfChunk, row: &BlobRow| {
-                if half_chunks.contains(&of) {
+                if of == half_chunk {
                     node.blobs.memory_cache().remove(&row.address);
                     if node.blobs.contains(&row.address) {
                         rows.push(*row);
@@ -642,11 +631,9 @@ impl NodeService {
                 return self.blobs.free_rows(&rows).await;
             }
         }
-        for half_chunk in gone {
-            if let Err(refusal) = self.blobs.free_group(dataset, half_chunk).await {
-                // Its blobs are not found any more; the space is free when the regions are evicted.
-                tracing::warn!(%refusal, "half-chunk not freed");
-            }
+        if let Err(refusal) = self.blobs.free_group(dataset, half_chunk).await {
+            // Its blobs are not found any more; the space is free when the regions are evicted.
+            tracing::warn!(%refusal, "half-chunk not freed");
         }
     }
 

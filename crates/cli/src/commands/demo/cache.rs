@@ -1,18 +1,18 @@
-//! The size of the demo's cache: the requested share of the dataset, and the overhead of a node.
+//! The size of the demo's cache: the chunks of the requested share, and the overhead of a node.
 
 use anyhow::{bail, ensure};
-use forebay_core::ByteSize;
+use forebay_client::ItemMap;
+use forebay_core::{ByteSize, dataset::chunking::HALF_CHUNKS_PER_CHUNK};
 use forebay_digest::Digest;
 
 use crate::output;
 
 /// Fewer items cannot be cut into ten chunks that resemble the dataset.
 const ITEMS_MIN: u64 = 100;
-/// Regions of a small node that hold no datasets (`docs/guide/node.md`).
-const SPARE_REGIONS: u64 = 3;
-/// One part in this many of the blobs' length is for what regions hold beside them, and for their
-/// ends.
-const OVERHEAD_SHARE: u64 = 16;
+/// The smallest number of chunks that can rotate.
+const CHUNKS_MIN: u32 = 2;
+/// Share of its capacity that a node gives to datasets. The rest is for regions that are not full.
+const USABLE: (u64, u64) = (9, 10);
 /// Size of a device before its regions.
 const DEVICE_HEAD: u64 = 1 << 20;
 /// Size of the smallest regions.
@@ -26,8 +26,10 @@ const AGENT_MEMORY: ByteSize = ByteSize::mib(4);
 /// The cache of the demo.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    /// Share of the dataset that fits.
-    pub share: f64,
+    /// Chunks that fit into the cache.
+    pub chunks: u32,
+    /// Chunks of the dataset.
+    pub dataset_chunks: u32,
     /// Capacity of the node.
     pub capacity: ByteSize,
     agent_memory: ByteSize,
@@ -43,26 +45,32 @@ impl Cache {
              a larger --size",
             output::count(summary.items, "item")
         );
+        let dataset_chunks = summary.chunking.chunks();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share")]
-        let bytes = (share * summary.bytes as f64).ceil() as u64;
-        let regions = (bytes + bytes / OVERHEAD_SHARE).div_ceil(REGION) + SPARE_REGIONS;
+        let wanted = (share * f64::from(dataset_chunks)).round() as u32;
+        let chunks = wanted.max(CHUNKS_MIN).min(dataset_chunks);
+        let item_map = ItemMap::new(digest)?;
+        let halves = item_map.sizes().chunks(HALF_CHUNKS_PER_CHUNK as usize);
+        let sizes = halves.map(|halves| halves.iter().map(|size| size.bytes.0).sum::<u64>());
+        let bytes = sizes.max().unwrap_or(0) * u64::from(chunks);
+        let regions = (bytes * USABLE.1 / USABLE.0).div_ceil(REGION);
         if regions < REGIONS_MIN {
-            let least = (REGIONS_MIN - SPARE_REGIONS) * REGION;
-            let percent = (least * 100).div_ceil(summary.bytes.max(1)).next_multiple_of(10);
+            let least = REGIONS_MIN * REGION * USABLE.0 / USABLE.1;
+            let share = (least * 100).div_ceil(summary.bytes.max(1)).next_multiple_of(10);
             let larger =
-                if percent <= 100 { format!(", or --cache {percent}%") } else { String::new() };
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size")]
-            let size = ByteSize((least as f64 / share).ceil() as u64);
+                if share <= 100 { format!(", or --cache {share}%") } else { String::new() };
             bail!(
-                "{} of {} of data is less than the smallest cache; use {} or more{larger}",
-                output::percent(share),
+                "{} of data are too little: the smallest cache holds more than {} of \
+                 {dataset_chunks} chunks; use {} or more{larger}",
                 ByteSize(summary.bytes),
-                size
+                chunks,
+                ByteSize(least * u64::from(dataset_chunks) / u64::from(chunks))
             );
         }
         let blob_max = digest.blobs().filter_map(Result::ok).map(|blob| blob.length).max();
         Ok(Self {
-            share,
+            chunks,
+            dataset_chunks,
             capacity: ByteSize(DEVICE_HEAD + regions * REGION),
             agent_memory: AGENT_MEMORY.max(ByteSize(2 * blob_max.unwrap_or(0))),
         })

@@ -187,7 +187,7 @@ async fn compare(args: &Args, directory: &Path, processes: Arc<Processes>) -> an
         built.seconds,
         summary.items,
         ByteSize(summary.bytes),
-        summary.chunking.chunks(),
+        cache.dataset_chunks,
         args.jobs,
         summary.bytes as f64 * (args.jobs * args.epochs) as f64 / source.rate(&built)
     ));

@@ -9,7 +9,6 @@ use super::{
     job_kinds::KINDS,
     run::{Experiment, Phase},
 };
-use crate::output;
 
 /// One colour per kind of job, safe for colour-blind readers.
 const COLOURS: [&str; KINDS.len()] = ["#d55e00", "#0072b2", "#009e73"];
@@ -21,10 +20,11 @@ const SHADES: f64 = 10.0;
 
 pub fn draw(experiment: &Experiment, direct: &Phase, cached: &Phase) -> String {
     let title = format!(
-        "{} jobs, {} epochs each; a cache of {} of the data",
+        "{} jobs, {} epochs each; a cache of {} of {} chunks",
         experiment.jobs,
         experiment.epochs,
-        output::percent(experiment.cache.share)
+        experiment.cache.chunks,
+        experiment.cache.dataset_chunks
     );
     let mut svg = Svg::new(WIDTH, TOP + 2.0 * (PANEL + GAP) + 40.0, &title);
     // Both panels have the same time axis.

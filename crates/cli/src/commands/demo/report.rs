@@ -37,8 +37,7 @@ pub struct DemoReport {
 
 #[derive(Debug, Serialize)]
 struct CacheReport {
-    /// Requested share of the dataset.
-    share: f64,
+    chunks: u32,
     capacity_bytes: u64,
     /// Peak of the resident bytes.
     resident_bytes_max: u64,
@@ -120,9 +119,9 @@ impl DemoReport {
             data: experiment.source.shown.clone(),
             dataset_items: summary.items,
             dataset_bytes: summary.bytes,
-            chunks: summary.chunking.chunks(),
+            chunks: experiment.cache.dataset_chunks,
             cache: CacheReport {
-                share: experiment.cache.share,
+                chunks: experiment.cache.chunks,
                 capacity_bytes: experiment.cache.capacity.0,
                 resident_bytes_max: residency.map_or(0, |residency| residency.bytes_max),
             },
@@ -164,7 +163,8 @@ impl DemoReport {
         let share = |bytes: u64| bytes as f64 / self.dataset_bytes.max(1) as f64;
         format!(
             "{jobs}, {epochs}, every item exactly once per epoch, every byte verified.\n\
-             The cache holds {cached} of the data; at most {peak} % were resident.\n\n\
+             The cache holds {cached} of {chunks} chunks; at most {peak} % of the data were \
+             resident.\n\n\
              {table}\n\
              Times are means over the jobs. BATCH is the simulated computation on {batch} items.\n\
              ORIGIN is what the origin sent, in sizes of the dataset. Sharing reads without a \
@@ -172,7 +172,8 @@ impl DemoReport {
              Quiver's table 3, speed-up with shared misses and with all data cached:\n{quiver}.\n",
             jobs = output::count(self.jobs, "job"),
             epochs = format_args!("{} each", output::count(self.epochs, "epoch")),
-            cached = output::percent(self.cache.share),
+            cached = self.cache.chunks,
+            chunks = self.chunks,
             peak = format_args!("{:.0}", share(self.cache.resident_bytes_max) * 100.0),
             table = output::table(&header, &rows),
             turns = self.turns,

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use forebay_client::{Client, Handle};
-use forebay_core::{ByteSize, node::presence::KnownPresence};
+use forebay_core::node::presence::KnownPresence;
 use forebay_digest::Digest;
 use serde::Serialize;
 
@@ -69,9 +69,7 @@ impl ResidencyLog {
         let mut blobs = Vec::new();
         for row in digest.blobs() {
             let row = row?;
-            // Of the chunks that rotate, neighbours have the same row.
-            let half_chunk = summary.chunking.half_chunk_of(row.start, ByteSize(summary.bytes));
-            let chunk = half_chunk.0 * chunks / summary.chunking.half_chunks();
+            let chunk = row.chunk().0;
             sizes[chunk as usize] += row.length;
             blobs.push((chunk, row.length));
         }

@@ -253,10 +253,6 @@ impl Manager {
             return if self.clearing.is_empty() { self.budget(now) } else { Ok(Vec::new()) };
         }
         let chunk = self.half_chunks.chunk_of(half_chunks.start);
-        if self.half_chunks.of(chunk) != half_chunks {
-            // Of a former grouping, and free already.
-            return Ok(Vec::new());
-        }
         self.send(now, RotationEvent::Evicted { chunk })
     }
 
@@ -267,34 +263,24 @@ impl Manager {
         now: Duration,
         found: impl IntoIterator<Item = HalfChunk>,
     ) -> Orders {
+        let mut chunks = BTreeSet::new();
         for half_chunk in found {
             self.size_of(half_chunk)?;
+            chunks.insert(self.half_chunks.chunk_of(half_chunk));
             self.present.insert(half_chunk);
         }
         self.last_read_at = now;
-        if self.present.is_empty() {
+        if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        // Chunks as they probably were, then space for all of those of which something is present.
-        let allocation = |present: u32| Allocation::Chunks(present.max(ROTATING));
-        self.half_chunks.regroup(allocation(self.chunks_present()));
-        self.rotation = new_rotation(self.policy, self.lease, self.load_rate, &self.half_chunks);
-        let chunks = self.chunks_of_present();
-        let bytes = chunks.iter().map(|chunk| self.half_chunks.rotating_size(*chunk).0).sum();
-        let size = self.half_chunks.chunk_size().0.max(1);
-        let count = u64::div_ceil(bytes, size).min(self.half_chunks.chunks().into());
-        self.allocation = allocation(u32::try_from(count).expect("no more than the dataset has"));
+        let count =
+            u32::try_from(chunks.len()).expect("fewer chunks than half-chunks").max(ROTATING);
+        self.allocation = Allocation::Chunks(count);
         let mut orders = self.budget(now)?;
         for chunk in chunks {
             orders.extend(self.send(now, RotationEvent::Found { chunk })?);
         }
         Ok(orders)
-    }
-
-    /// Rotating chunks of which something is present.
-    fn chunks_of_present(&self) -> BTreeSet<ChunkOrdinal> {
-        let present = self.half_chunks_present().into_iter();
-        present.map(|half_chunk| self.half_chunks.chunk_of(half_chunk)).collect()
     }
 
     /// The dataset gets this allocation.
@@ -307,57 +293,37 @@ impl Manager {
         // What this dataset gives up may be another's growth.
         self.demand_revision += u64::from(allocation < self.allocation);
         self.allocation = allocation;
-        let drawable: BTreeSet<HalfChunk> = self.half_chunks_of(self.rotation.drawable_chunks());
-        let occupied: BTreeSet<HalfChunk> = self.half_chunks_of(self.rotation.occupied());
+        let resident: Vec<HalfChunkRange> =
+            self.rotation.occupied().map(|chunk| self.half_chunks.of(chunk)).collect();
         if !self.half_chunks.regroup(allocation) {
             if self.clearing.is_empty() {
                 orders.extend(self.budget(now)?);
             }
             return Ok(orders);
         }
-        // Another grouping: chunks that were whole before stay, and everything else is evicted.
-        // Nothing is loaded until that is complete.
+        // Another grouping: everything is evicted, and another rotation starts when that is
+        // complete.
         self.counted_before = self.counters();
         self.rotation = new_rotation(self.policy, self.lease, self.load_rate, &self.half_chunks);
         self.loads.clear();
         self.draining.clear();
+        self.clearing.extend(resident.iter().copied().flatten());
         self.readers.values_mut().for_each(DatasetReader::on_regrouped);
-        let is_whole = |chunk: &ChunkOrdinal| {
-            self.half_chunks.of(*chunk).into_iter().all(|half| drawable.contains(&half))
-        };
-        let kept: Vec<ChunkOrdinal> = self.half_chunks.rotating().filter(is_whole).collect();
-        let staying: BTreeSet<HalfChunk> = self.half_chunks_of(kept.iter().copied());
-        let leaving: Vec<HalfChunk> = occupied.difference(&staying).copied().collect();
-        self.clearing.extend(&leaving);
-        self.present.retain(|half_chunk| staying.contains(half_chunk));
-        // Nothing follows from these events: without jobs nothing is loaded, and a job that joins
-        // needs all that is found.
-        let bytes = self.half_chunks.bytes_of(staying.iter().copied());
-        self.rotation.on_event(now, RotationEvent::Budget { bytes })?;
-        for chunk in kept {
-            self.rotation.on_event(now, RotationEvent::Found { chunk })?;
-        }
         let members: Vec<JobNumber> = self.members().collect();
         for job in &members {
             self.rotation.on_event(now, RotationEvent::Joined { job: *job })?;
         }
         for job in members {
-            orders.extend(self.send_all_unread(now, job)?);
+            self.send_all_unread(now, job)?;
         }
+        self.present.clear();
         self.update_classes();
         // A regrouping before the last one may still be clearing.
         if self.clearing.is_empty() {
             orders.extend(self.budget(now)?);
         }
-        orders.extend(ranges(leaving).map(HalfChunkOrder::Evict));
+        orders.extend(resident.into_iter().map(HalfChunkOrder::Evict));
         Ok(orders)
-    }
-
-    fn half_chunks_of(
-        &self,
-        chunks: impl IntoIterator<Item = ChunkOrdinal>,
-    ) -> BTreeSet<HalfChunk> {
-        chunks.into_iter().flat_map(|chunk| self.half_chunks.of(chunk)).collect()
     }
 
     /// While the whole dataset has space, everything that is put is kept, whether rotation ordered
@@ -366,7 +332,7 @@ impl Manager {
         let mut orders = Vec::new();
         if self.is_whole() && self.clearing.is_empty() {
             let resident: BTreeSet<ChunkOrdinal> = self.rotation.occupied().collect();
-            for chunk in self.chunks_of_present().difference(&resident) {
+            for chunk in self.chunks_present().difference(&resident) {
                 orders.extend(self.send(now, RotationEvent::Found { chunk: *chunk })?);
             }
         }
@@ -379,16 +345,4 @@ impl Manager {
         orders.extend(self.check_loaded(now)?);
         Ok(orders)
     }
-}
-
-/// Runs of neighbours among ascending half-chunks.
-fn ranges(half_chunks: Vec<HalfChunk>) -> impl Iterator<Item = HalfChunkRange> {
-    let mut runs: Vec<HalfChunkRange> = Vec::new();
-    for HalfChunk(at) in half_chunks {
-        match runs.last_mut() {
-            Some(last) if last.end.0 == at => last.end.0 += 1,
-            _ => runs.push(HalfChunk(at).alone()),
-        }
-    }
-    runs.into_iter()
 }

@@ -66,7 +66,7 @@ pub struct ManagerSettings {
     pub load_rate: ByteRate,
     /// Sizes of all half-chunks.
     pub half_chunk_sizes: Vec<ByteSize>,
-    /// Half-chunks of a fine chunk: two, or one if chunks are never halved.
+    /// Half-chunks of a chunk: two, or one if chunks are never halved.
     pub half_chunks_per_chunk: u32,
 }
 
@@ -193,12 +193,9 @@ impl Manager {
         )
     }
 
-    /// Half-chunks that are being loaded, so that jobs prefetch what they need of them. Those that
-    /// stay come last: jobs wait for those that rotate.
+    /// Half-chunks that are being loaded, so that jobs prefetch what they need of them.
     pub fn loading(&self) -> impl Iterator<Item = HalfChunk> {
-        let is_kept = |chunk: &&ChunkOrdinal| self.half_chunks.parts().kept == Some(**chunk);
-        let (kept, rotating): (Vec<&ChunkOrdinal>, Vec<_>) = self.loads.keys().partition(is_kept);
-        rotating.into_iter().chain(kept).flat_map(|chunk| self.half_chunks.of(*chunk))
+        self.loads.keys().flat_map(|chunk| self.half_chunks.of(*chunk))
     }
 
     /// How the cache treats a half-chunk.
@@ -252,13 +249,14 @@ impl Manager {
             self.readers.values().partition(|reader| reader.benefit.is_cached());
         DatasetDemand {
             chunks: self.half_chunks.chunks(),
-            chunk_size: self.half_chunks.chunk_size(),
+            chunk_size: self.half_chunks.chunk_size_max(),
             half_size: self.half_chunks.size_max(),
             total: self.half_chunks.total(),
             jobs: members.into_iter().map(DatasetReader::demand).collect(),
             compute_bound: others.into_iter().map(|reader| reader.profile.name.clone()).collect(),
             allocated: self.allocation,
-            chunks_present: self.chunks_present(),
+            chunks_present: u32::try_from(self.chunks_present().len())
+                .expect("fewer chunks than half-chunks"),
             idle_for: if self.readers.is_empty() {
                 now.saturating_sub(self.last_read_at)
             } else {
@@ -267,27 +265,22 @@ impl Manager {
         }
     }
 
-    /// Half-chunks that take space: loading, present, or evicted and not yet free.
-    fn half_chunks_present(&self) -> BTreeSet<HalfChunk> {
-        let rotating = self.rotation.occupied().flat_map(|chunk| self.half_chunks.of(chunk));
-        self.present.iter().chain(&self.clearing).copied().chain(rotating).collect()
-    }
-
-    /// The same as a number of fine chunks, or of half-chunks under [`Allocation::Halves`].
-    fn chunks_present(&self) -> u32 {
-        let bytes = self.half_chunks.bytes_of(self.half_chunks_present()).0;
-        let size = match self.allocation {
-            Allocation::Halves => self.half_chunks.size_max(),
-            Allocation::Nothing | Allocation::Chunks(_) => self.half_chunks.chunk_size(),
-        };
-        u32::try_from(bytes.div_ceil(size.0.max(1))).unwrap_or(u32::MAX)
+    /// Chunks that take space: loading, present, or evicted and not yet free.
+    fn chunks_present(&self) -> BTreeSet<ChunkOrdinal> {
+        let half_chunks = self.present.iter().chain(&self.clearing);
+        let present = half_chunks.map(|half_chunk| self.half_chunks.chunk_of(*half_chunk));
+        present.chain(self.rotation.occupied()).collect()
     }
 
     /// Whether more is present than the allocation permits: space that another dataset may get as
     /// soon as it is free.
     fn is_over_allocated(&self) -> bool {
-        let present = self.half_chunks.bytes_of(self.half_chunks_present());
-        present > self.half_chunks.space(self.allocation)
+        let chunks = match self.allocation {
+            Allocation::Nothing => 0,
+            Allocation::Halves => 2,
+            Allocation::Chunks(chunks) => chunks as usize,
+        };
+        self.chunks_present().len() > chunks
     }
 
     /// Changes when placement has a reason to split the space again.
@@ -361,8 +354,12 @@ impl Manager {
     }
 
     fn budget(&mut self, now: Duration) -> Orders {
-        let bytes = self.half_chunks.space(self.allocation);
-        self.send(now, RotationEvent::Budget { bytes })
+        let chunks = match self.allocation {
+            Allocation::Nothing => 0,
+            Allocation::Halves => 2,
+            Allocation::Chunks(chunks) => chunks,
+        };
+        self.send(now, RotationEvent::Budget { chunks })
     }
 
     fn send_all_unread(&mut self, now: Duration, job: JobNumber) -> Orders {
@@ -490,6 +487,5 @@ fn new_rotation(
     let largest = chunk_sizes.iter().max().map_or(0, |size| size.0);
     // An estimate for jobs that fetch nothing else. The first load corrects it.
     let load_time = Duration::from_secs_f64(largest as f64 / rate.0.0.max(1) as f64);
-    let parts = half_chunks.parts();
-    Rotation::new(&RotationSettings { policy, lease, load_time, chunk_sizes, parts })
+    Rotation::new(&RotationSettings { policy, lease, load_time, chunk_sizes })
 }

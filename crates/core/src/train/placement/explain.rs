@@ -1,6 +1,6 @@
 //! The explanation of a share, as one line of text.
 
-use super::{Allocation, DatasetDemand, JobDemand};
+use super::{Allocation, DatasetDemand, JobDemand, ROTATING};
 use crate::ByteSize;
 
 /// A job with a smaller gain is as fast without a cache.
@@ -10,12 +10,13 @@ const JOBS_NAMED_MAX: usize = 3;
 
 /// One line: what the dataset gets of all the space, and what its jobs gain.
 pub(super) fn explain(dataset: &DatasetDemand, allocation: Allocation, space: ByteSize) -> String {
-    let share = |chunks: u32| percent(chunks, dataset.chunks);
+    let all = number(dataset.chunks);
     let space_min = dataset.space_min();
     let what = match allocation {
         // Without this hint the user would wait for the jobs to be measured.
         Allocation::Nothing if !dataset.jobs.is_empty() && space_min > space => format!(
-            "nothing is cached, because it needs at least {} and there are {} (raise `capacity`)",
+            "nothing is cached, because it needs at least {} and there are {} (raise `capacity`, \
+             or build the digest with more `--chunks`)",
             space_min.rounded(),
             space.rounded()
         ),
@@ -26,17 +27,17 @@ pub(super) fn explain(dataset: &DatasetDemand, allocation: Allocation, space: By
         _ if dataset.jobs.is_empty() => {
             "what is cached stays until others need the room".to_owned()
         }
-        Allocation::Halves => "less than two chunks rotate, in halves".to_owned(),
-        Allocation::Chunks(allocated) if allocated >= dataset.chunks => "all is pinned".to_owned(),
-        Allocation::Chunks(allocated) if dataset.rotates(allocated) => {
-            let rotating = dataset.rotating(allocated);
-            match allocated - rotating {
-                0 => format!("{} rotates", share(rotating)),
-                pinned => format!("{} is pinned and {} rotates", share(pinned), share(rotating)),
-            }
-        }
+        Allocation::Halves => format!("halves of {all} chunks rotate, two at a time"),
+        Allocation::Chunks(allocated) if allocated >= dataset.chunks => match dataset.chunks {
+            1 => "its one chunk is pinned".to_owned(),
+            _ => format!("all {all} chunks are pinned"),
+        },
+        Allocation::Chunks(allocated) if dataset.rotates(allocated) => match allocated - ROTATING {
+            0 => format!("two of {all} chunks rotate"),
+            pinned => format!("{} pinned and two rotate", some(pinned, &all)),
+        },
         Allocation::Chunks(allocated) => {
-            format!("{} is pinned, the rest is read from the origin", share(allocated))
+            format!("{} pinned, the rest is read from the origin", some(allocated, &all))
         }
     };
     let mut jobs: Vec<&JobDemand> = dataset.jobs.iter().collect();
@@ -74,14 +75,8 @@ fn explain_job(dataset: &DatasetDemand, job: &JobDemand, allocation: Allocation)
     }
 }
 
-/// A share of the dataset.
-fn percent(chunks: u32, all: u32) -> String {
-    let share = 100.0 * f64::from(chunks) / f64::from(all.max(1));
-    if share < 10.0 && share.fract() != 0.0 {
-        format!("{share:.1} %")
-    } else {
-        format!("{share:.0} %")
-    }
+fn some(count: u32, all: &str) -> String {
+    format!("{} of {all} chunks {}", number(count), if count == 1 { "is" } else { "are" })
 }
 
 fn number_of(count: usize) -> String {
@@ -114,11 +109,12 @@ mod tests {
             |dataset: &DatasetDemand, allocation| explain(dataset, allocation, ByteSize::gb(150));
         assert_eq!(
             why(&dataset, Allocation::Chunks(2)),
-            "20 % rotates: job a gains 2.1x on 4 GPUs, job b is compute-bound"
+            "two of ten chunks rotate: job a gains 2.1x on 4 GPUs, job b is compute-bound"
         );
         assert_eq!(
             why(&dataset, Allocation::Chunks(5)),
-            "30 % is pinned and 20 % rotates: job a gains 2.5x on 4 GPUs, job b is compute-bound"
+            "three of ten chunks are pinned and two rotate: job a gains 2.5x on 4 GPUs, job b is \
+             compute-bound"
         );
         assert_eq!(
             why(&dataset, Allocation::Nothing),
@@ -126,18 +122,20 @@ mod tests {
              compute-bound"
         );
         assert!(
-            why(&dataset, Allocation::Chunks(3)).starts_with("10 % is pinned and 20 % rotates")
+            why(&dataset, Allocation::Chunks(3))
+                .starts_with("one of ten chunks is pinned and two rotate")
         );
         dataset.jobs = vec![job("c", 1, None)];
         assert_eq!(
             why(&dataset, Allocation::Chunks(4)),
-            "40 % is pinned, the rest is read from the origin: job c is not measured yet"
+            "four of ten chunks are pinned, the rest is read from the origin: job c is not \
+             measured yet"
         );
         dataset.jobs = (0..6).map(|n| job(&format!("j{n}"), 1, Some((1.0, 1.2, 2.0)))).collect();
         assert_eq!(
             why(&dataset, Allocation::Chunks(10)),
-            "all is pinned: job j0 gains 2.0x on 1 GPU, job j1 gains 2.0x on 1 GPU, job j2 gains \
-             2.0x on 1 GPU, and three more"
+            "all ten chunks are pinned: job j0 gains 2.0x on 1 GPU, job j1 gains 2.0x on 1 GPU, \
+             job j2 gains 2.0x on 1 GPU, and three more"
         );
         dataset.jobs.clear();
         dataset.compute_bound = vec!["d".to_owned()];
@@ -152,14 +150,15 @@ mod tests {
         assert_eq!(why(&dataset, Allocation::Chunks(2)), "nothing is cached: no job reads it");
     }
 
-    /// A node that is too small for a chunk: the explanation says so.
+    /// A node of a tenth of a dataset has no space for a chunk, since it spares some: the
+    /// explanation says so.
     #[test]
     fn a_dataset_without_space_says_how_much_it_needs() {
         let mut dataset = DatasetDemand::even(10, ByteSize(8_000_000), vec![job("a", 1, None)]);
         assert_eq!(
             explain(&dataset, Allocation::Nothing, ByteSize(6_600_000)),
             "nothing is cached, because it needs at least 8.00 MB and there are 6.60 MB (raise \
-             `capacity`): job a is not measured yet"
+             `capacity`, or build the digest with more `--chunks`): job a is not measured yet"
         );
         dataset.jobs.push(job("b", 1, None));
         assert_eq!(dataset.space_min(), ByteSize(8_000_000), "two half-chunks");

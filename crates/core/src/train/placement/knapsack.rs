@@ -94,7 +94,7 @@ impl Placement {
                 .sum()
         };
         let stays = fits && worth(&best) <= worth(&current) * (1.0 + self.settings.margin);
-        let mut allocations = if stays { current } else { grown(space, datasets, best) };
+        let mut allocations = if stays { current } else { best };
         give_rest_to_idle(space, datasets, &mut allocations);
         datasets
             .iter()
@@ -205,7 +205,6 @@ fn allocations(space: ByteSize, dataset: &DatasetDemand, count_max: u32) -> Vec<
     let step = (dataset.chunks / count_max).max(1) as usize;
     let mut chunks: Vec<u32> = (first..dataset.chunks).step_by(step).collect();
     chunks.push(dataset.chunks);
-    chunks.extend(dataset.chunks_within(space).filter(|fitting| *fitting >= first));
     if let Allocation::Chunks(allocated) = dataset.current() {
         chunks.push(allocated.max(first));
     }
@@ -216,13 +215,6 @@ fn allocations(space: ByteSize, dataset: &DatasetDemand, count_max: u32) -> Vec<
 }
 
 impl DatasetDemand {
-    /// The most chunks that fit, if that is at least one and not all.
-    fn chunks_within(&self, space: ByteSize) -> Option<u32> {
-        let chunks = space.0.checked_div(self.chunk_size.0)?.min(self.chunks.into());
-        let chunks = u32::try_from(chunks).expect("no more than a u32");
-        (1..self.chunks).contains(&chunks).then_some(chunks)
-    }
-
     /// The current allocation, limited to the chunks of the dataset.
     pub(super) fn current(&self) -> Allocation {
         match self.allocated {
@@ -236,31 +228,6 @@ impl DatasetDemand {
     fn current_if_read(&self) -> Allocation {
         if self.jobs.is_empty() { Allocation::Nothing } else { self.current() }
     }
-}
-
-/// Allocations that use what the knapsack leaves: its steps are coarse if chunks are many. The rest
-/// goes to the datasets with the most GPUs first.
-fn grown(
-    space: ByteSize,
-    datasets: &[DatasetDemand],
-    mut allocations: Vec<Allocation>,
-) -> Vec<Allocation> {
-    let taken = u64::try_from(total(datasets, &allocations)).unwrap_or(u64::MAX);
-    let mut free = space.0.saturating_sub(taken);
-    let gpus = |at: &usize| datasets[*at].jobs.iter().map(|job| u64::from(job.gpus)).sum::<u64>();
-    let is_cached = |at: &usize| matches!(allocations[*at], Allocation::Chunks(_));
-    let mut growing: Vec<usize> = (0..datasets.len()).filter(is_cached).collect();
-    growing.sort_by_key(|at| std::cmp::Reverse(gpus(at)));
-    for at in growing {
-        let (dataset, allocation) = (&datasets[at], allocations[at]);
-        let has = dataset.space(allocation).0;
-        let fitting = dataset.chunks_within(ByteSize(has.saturating_add(free)));
-        let larger =
-            fitting.map_or(allocation, |chunks| allocation.max(Allocation::Chunks(chunks)));
-        free -= dataset.space(larger).0 - has;
-        allocations[at] = larger;
-    }
-    allocations
 }
 
 fn total(datasets: &[DatasetDemand], allocations: &[Allocation]) -> u128 {

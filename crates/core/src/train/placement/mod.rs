@@ -23,26 +23,10 @@ pub use quiver::greedy;
 
 use std::time::Duration;
 
-use crate::{ByteSize, dataset::chunking::CHUNK_SIZE_MAX};
+use crate::ByteSize;
 
 /// Two chunks are the least that can rotate.
 pub(crate) const ROTATING: u32 = 2;
-/// Fine chunks that rotate as one: few sizes, so that most changes of an allocation keep them.
-const GROUPS: [u32; 10] = [32, 24, 16, 12, 8, 6, 4, 3, 2, 1];
-/// The dataset has at least this number of rotating chunks, if it has as many fine ones.
-const GROUPS_MIN: u32 = 10;
-
-/// Fine chunks that rotate as one at most: a tenth of the dataset, or 15 GB.
-pub(crate) fn group_max(chunks: u32, chunk_size: ByteSize) -> u32 {
-    let fitting = CHUNK_SIZE_MAX.0 / chunk_size.0.max(1);
-    let fitting = u32::try_from(fitting).unwrap_or(u32::MAX);
-    fitting.min(chunks / GROUPS_MIN).clamp(1, GROUPS[0])
-}
-
-/// Numbers of fine chunks that may rotate as one, the largest first.
-pub(crate) fn groups(group_max: u32) -> impl Iterator<Item = u32> {
-    GROUPS.into_iter().filter(move |group| *group <= group_max)
-}
 
 /// Time of a job's mini-batch in each mode, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,9 +58,9 @@ pub struct JobDemand {
 /// A dataset's demand for space.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DatasetDemand {
-    /// Number of fine chunks, in which space is counted.
+    /// Number of chunks.
     pub chunks: u32,
-    /// Size of a fine chunk: the mean, or the largest if they rotate one by one.
+    /// Size of the largest chunk.
     pub chunk_size: ByteSize,
     /// Size of the largest half-chunk.
     pub half_size: ByteSize,
@@ -95,7 +79,7 @@ pub struct DatasetDemand {
     pub idle_for: Duration,
 }
 
-/// The space of a dataset, in fine chunks.
+/// The space of a dataset, in chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Allocation {
     /// None: its jobs read from the origin.
@@ -200,32 +184,15 @@ impl DatasetDemand {
         if allocated >= self.chunks {
             times.hit
         } else if self.rotates(allocated) {
-            let rotating = self.rotating(allocated);
-            let pinned = share(allocated - rotating);
-            pinned * times.hit + (1.0 - pinned) * self.rotating_time(times, rotating)
+            let pinned = share(allocated - ROTATING);
+            pinned * times.hit + (1.0 - pinned) * times.rotating
         } else {
             let pinned = share(allocated);
             pinned * times.hit + (1.0 - pinned) * times.miss
         }
     }
 
-    /// Time of a mini-batch whose items rotate with this number of fine chunks. Times are measured
-    /// with the largest chunks, in most cases. Jobs lose step more often if chunks are small, and
-    /// then read from the origin: up to half of the benefit is assumed to be lost.
-    fn rotating_time(&self, times: ModeTimes, rotating: u32) -> f64 {
-        let largest = ROTATING * group_max(self.chunks, self.chunk_size);
-        let lost = 0.5 * (1.0 - f64::from(rotating) / f64::from(largest));
-        times.rotating + (times.miss - times.rotating).max(0.0) * lost
-    }
-
-    /// Fine chunks of an allocation that rotate: those of two rotating chunks.
-    fn rotating(&self, allocated: u32) -> u32 {
-        let fits = |group: &u32| group.saturating_mul(ROTATING) <= allocated;
-        let group = groups(group_max(self.chunks, self.chunk_size)).find(fits);
-        group.unwrap_or(1) * ROTATING
-    }
-
-    /// Whether some of these chunks rotate: a job alone shares with no other.
+    /// Whether two of these chunks rotate: a job alone shares with no other.
     fn rotates(&self, allocated: u32) -> bool {
         self.jobs.len() >= 2 && (ROTATING..self.chunks).contains(&allocated)
     }

@@ -62,19 +62,6 @@ pub struct RotationSettings {
     pub load_time: Duration,
     /// Sizes of all chunks of the dataset.
     pub chunk_sizes: Vec<ByteSize>,
-    /// The parts of a chunk that is cut in two.
-    pub parts: ChunkParts,
-}
-
-/// The parts of a chunk that is cut in two, because space is left beside whole chunks that is too
-/// small for another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ChunkParts {
-    /// The part that fills the rest of the space. It never rotates.
-    pub kept: Option<ChunkOrdinal>,
-    /// What is left of the chunk. It rotates and is never pinned, or a whole chunk would not fit in
-    /// its place later.
-    pub rest: Option<ChunkOrdinal>,
 }
 
 /// Unread bytes of a chunk.
@@ -156,10 +143,10 @@ pub enum RotationEvent<'a> {
         /// The chunk.
         chunk: ChunkOrdinal,
     },
-    /// The bytes that the dataset may have in the cache.
+    /// The number of chunks that the dataset may have in the cache.
     Budget {
-        /// Number of bytes.
-        bytes: ByteSize,
+        /// Number of chunks.
+        chunks: u32,
     },
     /// Time has passed.
     Tick,

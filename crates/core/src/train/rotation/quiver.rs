@@ -18,13 +18,16 @@ use crate::dataset::chunking::ChunkOrdinal;
 const CHUNKS_MAX: usize = 2;
 
 pub(super) fn decide(state: &RotationState, deadline: Duration) -> Option<ChunkOrder> {
-    let is_whole = state.is_whole();
-    let room = if is_whole { state.chunks.len() } else { state.slots().min(CHUNKS_MAX) };
+    let room = if state.budget >= state.chunks.len() {
+        state.budget
+    } else {
+        state.budget.min(CHUNKS_MAX)
+    };
     if state.drawable().count() > room {
         let chunk = oldest(state, |_| true).expect("at least one is drawable");
         return Some(ChunkOrder::Evict { chunk, cause: EvictionCause::Budget });
     }
-    if !is_whole
+    if room < state.chunks.len()
         && let Some(older) = oldest(state, |chunk| state.chunk(chunk).state == ChunkState::Loaded)
         && newest(state)
             .is_some_and(|newer| newer != older && state.chunk(newer).state == ChunkState::Loaded)
@@ -63,7 +66,7 @@ pub(super) fn draw_set(
     job: JobNumber,
 ) -> Result<ChunkDrawSet, InvalidEvent> {
     let job_state = state.job(job)?;
-    let is_whole = state.is_whole();
+    let is_whole = state.budget >= state.chunks.len();
     let mut open = ChunkDrawSet::default();
     for chunk in state.ordinals() {
         let known = state.chunk(chunk);

@@ -5,9 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    ChunkBytes, ChunkOrder, ChunkParts, InvalidEvent, JobNumber, RotationEvent, RotationSettings,
-};
+use super::{ChunkBytes, ChunkOrder, InvalidEvent, JobNumber, RotationEvent, RotationSettings};
 use crate::{ByteSize, dataset::chunking::ChunkOrdinal};
 
 /// Jobs of a dataset at most.
@@ -94,13 +92,8 @@ impl JobState {
 #[derive(Debug)]
 pub(super) struct RotationState {
     pub now: Duration,
-    /// Bytes that chunks may occupy.
-    pub budget: u64,
+    pub budget: usize,
     pub chunks: Vec<Chunk>,
-    pub parts: ChunkParts,
-    /// Size of the dataset, and of its largest chunk.
-    total: u64,
-    pub size_max: u64,
     pub jobs: BTreeMap<JobNumber, JobState>,
     /// Estimated time to load a whole chunk.
     pub load_time: Duration,
@@ -111,7 +104,7 @@ pub(super) struct RotationState {
 
 impl RotationState {
     pub fn new(settings: &RotationSettings) -> Self {
-        let RotationSettings { lease, load_time, chunk_sizes: sizes, parts, .. } = settings;
+        let RotationSettings { lease, load_time, chunk_sizes: sizes, .. } = settings;
         assert!(*lease > Duration::ZERO, "a lease must be longer than zero");
         assert!(u32::try_from(sizes.len()).is_ok(), "more than 2^32 chunks");
         let chunk = |size: &ByteSize| Chunk {
@@ -126,9 +119,6 @@ impl RotationState {
             now: Duration::ZERO,
             budget: 0,
             chunks: sizes.iter().map(chunk).collect(),
-            parts: *parts,
-            total: sizes.iter().fold(0, |sum, size| sum.saturating_add(size.0)),
-            size_max: sizes.iter().map(|size| size.0).max().unwrap_or(0),
             jobs: BTreeMap::new(),
             load_time: (*load_time).clamp(LOAD_TIME_MIN, LOAD_TIME_MAX),
             lease: *lease,
@@ -150,29 +140,6 @@ impl RotationState {
 
     pub fn occupied(&self) -> impl Iterator<Item = ChunkOrdinal> {
         self.ordinals().filter(|chunk| self.chunk(*chunk).state != ChunkState::Absent)
-    }
-
-    /// Bytes of some chunks.
-    pub fn bytes(&self, chunks: impl Iterator<Item = ChunkOrdinal>) -> u64 {
-        chunks.fold(0, |sum, chunk| sum.saturating_add(self.chunk(chunk).size))
-    }
-
-    /// Whether all chunks may stay.
-    pub fn is_whole(&self) -> bool {
-        self.budget >= self.total
-    }
-
-    /// Number of the largest chunks that fit.
-    pub fn slots(&self) -> usize {
-        if self.is_whole() {
-            return self.chunks.len();
-        }
-        usize::try_from(self.budget / self.size_max.max(1)).unwrap_or(usize::MAX)
-    }
-
-    /// Bytes that are not occupied.
-    pub fn room(&self) -> u64 {
-        self.budget.saturating_sub(self.bytes(self.occupied()))
     }
 
     pub fn pinned(&self) -> impl Iterator<Item = ChunkOrdinal> {
@@ -387,9 +354,9 @@ impl RotationState {
                 let found = self.chunk_mut(chunk);
                 (found.state, found.load_number) = (ChunkState::Loaded, load_number);
             }
-            RotationEvent::Budget { bytes } => {
-                self.budget = bytes.0;
-                if self.is_whole() {
+            RotationEvent::Budget { chunks } => {
+                self.budget = chunks as usize;
+                if self.budget >= self.chunks.len() {
                     // All chunks may stay.
                     self.chunks.iter_mut().for_each(|chunk| chunk.marked = false);
                 }
@@ -408,8 +375,7 @@ impl RotationState {
         let now = self.now;
         match order {
             ChunkOrder::Load(chunk) => {
-                let room = self.room();
-                assert!(self.chunk(chunk).size <= room, "no room to load chunk {}", chunk.0);
+                assert!(self.occupied().count() < self.budget, "no room to load chunk {}", chunk.0);
                 self.loads += 1;
                 let load_number = self.loads;
                 let loading = self.chunk_mut(chunk);
@@ -452,12 +418,8 @@ impl RotationState {
 
     /// Updates the estimate of the load time from a load. A slower load counts at once, even before
     /// it is complete. A faster one counts by a quarter. A load of a small part of a chunk does not
-    /// count: almost nothing was missing. Neither does a part that stays: no job waits for it, so
-    /// it is fetched as its items are due.
+    /// count: almost nothing was missing.
     fn measure(&mut self, chunk: ChunkOrdinal, is_over: bool) {
-        if self.parts.kept == Some(chunk) {
-            return;
-        }
         let (size, state) = (self.chunk(chunk).size, self.chunk(chunk).state);
         let ChunkState::Loading { since, bytes } = state else {
             unreachable!("checked by `validate`")

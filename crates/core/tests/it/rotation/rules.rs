@@ -6,8 +6,8 @@ use forebay_core::{
     ByteSize,
     dataset::chunking::ChunkOrdinal,
     train::rotation::{
-        ChunkBytes, ChunkDrawSet, ChunkOrder, ChunkParts, EvictionCause, JobNumber, Rotation,
-        RotationEvent, RotationPolicy, RotationSettings,
+        ChunkBytes, ChunkDrawSet, ChunkOrder, EvictionCause, JobNumber, Rotation, RotationEvent,
+        RotationPolicy, RotationSettings,
     },
     units::ByteRate,
 };
@@ -40,11 +40,10 @@ impl Bench {
             lease: LEASE,
             load_time: Duration::from_secs(1),
             chunk_sizes: vec![SIZE; all],
-            parts: ChunkParts::default(),
         };
         let mut bench =
             Self { rotation: Rotation::new(&settings), now: Duration::ZERO, orders: Vec::new() };
-        bench.send(RotationEvent::Budget { bytes: ByteSize(SIZE.0 * u64::from(budget)) });
+        bench.send(RotationEvent::Budget { chunks: budget });
         bench
     }
 
@@ -248,13 +247,13 @@ fn found_chunks_are_used_and_those_beyond_the_budget_are_evicted() {
     assert_eq!(bench.draw_set(A).pinned, chunks([1, 3]));
     assert_eq!(bench.take_orders(), [], "it needs nothing");
     bench.progress(A, chunk(1), 10, 0);
-    bench.send(RotationEvent::Budget { bytes: SIZE });
+    bench.send(RotationEvent::Budget { chunks: 1 });
     assert_eq!(
         bench.take_orders(),
         [evict(1, EvictionCause::Budget)],
         "the one with the least unread"
     );
-    bench.send(RotationEvent::Budget { bytes: ByteSize(0) });
+    bench.send(RotationEvent::Budget { chunks: 0 });
     assert_eq!((bench.occupied(), bench.draw_set(A)), (vec![], ChunkDrawSet::default()));
 }
 

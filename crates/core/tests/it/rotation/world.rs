@@ -11,8 +11,8 @@ use forebay_core::{
     ByteSize,
     dataset::chunking::ChunkOrdinal,
     train::rotation::{
-        ChunkBytes, ChunkDrawSet, ChunkOrder, ChunkParts, EvictionCause, JobNumber, Rotation,
-        RotationEvent, RotationPolicy, RotationSettings,
+        ChunkBytes, ChunkDrawSet, ChunkOrder, EvictionCause, JobNumber, Rotation, RotationEvent,
+        RotationPolicy, RotationSettings,
     },
     units::ByteRate,
 };
@@ -131,7 +131,6 @@ impl World {
             lease: LEASE,
             load_time: Duration::from_secs_f64(f64::from(plan.chunk_items) / plan.origin),
             chunk_sizes: vec![size; plan.chunks as usize],
-            parts: ChunkParts::default(),
         };
         let chunks = plan.chunks as usize;
         let worker = |job: &JobPlan| Worker {
@@ -160,7 +159,7 @@ impl World {
             draws: 0,
             plan,
         };
-        world.send(RotationEvent::Budget { bytes: world.budget_bytes() });
+        world.send(RotationEvent::Budget { chunks: world.budget() });
         world
     }
 
@@ -182,10 +181,6 @@ impl World {
 
     fn now(&self) -> Duration {
         Duration::from_secs(self.step)
-    }
-
-    fn budget_bytes(&self) -> ByteSize {
-        ByteSize(u64::from(self.budget()) * u64::from(self.plan.chunk_items) * ITEM)
     }
 
     fn budget(&self) -> u32 {
@@ -308,7 +303,7 @@ impl World {
         let budget = self.budget();
         self.step += 1;
         if self.budget() != budget {
-            self.send(RotationEvent::Budget { bytes: self.budget_bytes() });
+            self.send(RotationEvent::Budget { chunks: self.budget() });
         }
         while let Some(place) = self.leaving.iter().position(|(due, _)| *due <= self.step) {
             let (_, chunk) = self.leaving.remove(place);

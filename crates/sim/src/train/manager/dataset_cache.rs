@@ -1,13 +1,10 @@
 //! Cache of one dataset: its resident items and those in flight. The core's manager of the dataset
 //! decides what is loaded and evicted; this module carries it out.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
 use forebay_core::{
-    ByteSize, DatasetId, HalfChunk,
+    ByteSize, DatasetId, HalfChunk, HalfChunkRange,
     dataset::chunking::ChunkOrdinal,
     train::{
         benefit::{BatchTime, Mode},
@@ -41,8 +38,8 @@ const LEASE: Duration = Duration::from_mins(10);
 pub(in crate::train) struct DatasetCache {
     name: String,
     item_bytes: u64,
-    /// Half-chunks of a chunk of the digest.
-    per_chunk: u32,
+    /// Half-chunks per chunk: 1 under the paper's policy.
+    halves: u32,
     half_chunks: Vec<Vec<u32>>,
     half_chunk_of: Vec<HalfChunk>,
     manager: Manager,
@@ -61,27 +58,24 @@ pub(in crate::train) struct Waiter {
     pub batch: BatchNumber,
 }
 
-/// Residency of a half-chunk.
+/// Residency of half-chunks.
 #[derive(Debug)]
 struct Stay {
-    half_chunk: HalfChunk,
+    half_chunks: HalfChunkRange,
     from: Nanos,
     to: Option<Nanos>,
 }
 
 impl DatasetCache {
     pub fn new(dataset: &Dataset, rule: Rule, load_rate: u64, seed: u64) -> Self {
-        // The paper has neither half-chunks nor fine chunks.
-        let (halves, chunking) = match rule {
-            Rule::Demand => (2, dataset.chunking.fine()),
-            Rule::Quiver { .. } => (1, dataset.chunking),
-        };
-        let chunks = chunking.chunks();
+        // The paper has no half-chunks.
+        let halves = if rule == Rule::Demand { 2 } else { 1 };
+        let chunks = dataset.chunking.chunks();
         let mut half_chunks = vec![Vec::new(); (chunks * halves) as usize];
         let items = usize::try_from(dataset.items).expect("scenarios limit the number of items");
         let mut half_chunk_of = vec![HalfChunk(0); items];
         for chunk in 0..chunks {
-            for (unit, run) in (0..).zip(dataset.items_of(chunking, ChunkOrdinal(chunk))) {
+            for (unit, run) in (0..).zip(dataset.items_of(ChunkOrdinal(chunk))) {
                 let half_chunk = HalfChunk(chunk * halves + unit % halves);
                 for item in run {
                     let item = u32::try_from(item).expect("scenarios limit the number of items");
@@ -107,7 +101,7 @@ impl DatasetCache {
         Self {
             name: dataset.name.clone(),
             item_bytes: dataset.item_bytes,
-            per_chunk: chunks * halves / dataset.chunking.chunks(),
+            halves,
             half_chunks,
             half_chunk_of,
             manager,
@@ -179,12 +173,8 @@ impl DatasetCache {
     /// Items that an idle link fetches ahead: not requested yet, and unread by some job.
     pub fn prefetch_items(&mut self, count: usize, readers: &[(usize, &Epoch)]) -> Vec<u32> {
         let mut items = Vec::new();
-        let Self { fills, half_chunks, resident, in_flight, manager, .. } = self;
-        // As in `Manager::loading`: what rotates comes first, since jobs wait for it.
-        let is_pinned =
-            |fill: &&mut Fill| manager.class_of(fill.half_chunks().start) == CacheClass::Pinned;
-        let (pinned, rotating): (Vec<_>, Vec<_>) = fills.iter_mut().partition(is_pinned);
-        for fill in rotating.into_iter().chain(pinned) {
+        let Self { fills, half_chunks, resident, in_flight, .. } = self;
+        for fill in fills {
             let is_wanted = |item: u32| {
                 !resident.contains(item)
                     && !in_flight.contains(item)
@@ -206,10 +196,10 @@ impl DatasetCache {
         }
         // Half-chunks that the manager counts as resident are loaded again.
         let resident = self.log.iter().filter(|stay| stay.to.is_none());
-        for half_chunk in resident.map(|stay| stay.half_chunk) {
-            match self.fills.iter_mut().find(|fill| fill.half_chunks().contains(half_chunk)) {
+        for half_chunks in resident.map(|stay| stay.half_chunks) {
+            match self.fills.iter_mut().find(|fill| fill.half_chunks() == half_chunks) {
                 Some(fill) => fill.restart(),
-                None => self.fills.push(Fill::new(half_chunk.alone())),
+                None => self.fills.push(Fill::new(half_chunks)),
             }
         }
     }
@@ -356,21 +346,19 @@ impl DatasetCache {
             );
             match order {
                 Order::Load(half_chunks) => {
-                    let stay = |half_chunk| Stay { half_chunk, from: now, to: None };
-                    self.log.extend(half_chunks.into_iter().map(stay));
+                    self.log.push(Stay { half_chunks, from: now, to: None });
                     self.fills.push(Fill::new(half_chunks));
                 }
                 Order::Evict(half_chunks) => {
-                    self.fills.retain(|fill| !fill.half_chunks().overlaps(half_chunks));
+                    self.fills.retain(|fill| fill.half_chunks() != half_chunks);
                     for half_chunk in half_chunks {
                         for item in &self.half_chunks[half_chunk.index()] {
                             self.resident.remove(*item);
                         }
                     }
-                    let is_ending = |stay: &&mut Stay| {
-                        stay.to.is_none() && half_chunks.contains(stay.half_chunk)
-                    };
-                    self.log.iter_mut().filter(is_ending).for_each(|stay| stay.to = Some(now));
+                    let stay =
+                        self.log.iter_mut().rev().find(|stay| stay.half_chunks == half_chunks);
+                    stay.expect("an evicted half-chunk was loaded").to = Some(now);
                     orders.extend(expect(self.manager.on_evicted(now.duration(), half_chunks)));
                 }
                 // Only half-chunks in the keep set are fetched here.
@@ -382,23 +370,18 @@ impl DatasetCache {
     /// Bytes of all half-chunks in the cache, loaded or loading.
     pub fn taken(&self) -> u64 {
         let resident = self.log.iter().filter(|stay| stay.to.is_none());
-        let bytes =
-            |stay: &Stay| self.half_chunks[stay.half_chunk.index()].len() as u64 * self.item_bytes;
-        resident.map(bytes).sum()
+        let items = resident.flat_map(|stay| stay.half_chunks);
+        items
+            .map(|half_chunk| self.half_chunks[half_chunk.index()].len() as u64 * self.item_bytes)
+            .sum()
     }
 
-    /// Residency of the digest's chunks: neighbours with the same times are one.
     pub fn residency(&self, end: Nanos) -> impl Iterator<Item = Residency> {
-        let stays = self
-            .log
-            .iter()
-            .map(|stay| (stay.from, stay.half_chunk.0 / self.per_chunk, stay.to.unwrap_or(end)));
-        let stays: BTreeSet<_> = stays.collect();
-        stays.into_iter().map(|(from, chunk, to)| Residency {
+        self.log.iter().map(move |stay| Residency {
             dataset: self.name.clone(),
-            chunk,
-            from_seconds: from.seconds(),
-            to_seconds: to.seconds(),
+            chunk: stay.half_chunks.start.0 / self.halves,
+            from_seconds: stay.from.seconds(),
+            to_seconds: stay.to.unwrap_or(end).seconds(),
         })
     }
 

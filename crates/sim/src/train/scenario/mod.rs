@@ -119,8 +119,7 @@ impl Dataset {
     /// Size of the largest chunk; the others have one or two items less.
     pub fn chunk_size(&self) -> ByteSize {
         let chunks = (0..self.chunking.chunks()).map(ChunkOrdinal);
-        let items =
-            |chunk| self.items_of(self.chunking, chunk).map(|run| run.end - run.start).sum::<u64>();
+        let items = |chunk| self.items_of(chunk).map(|run| run.end - run.start).sum::<u64>();
         ByteSize(chunks.map(items).max().unwrap_or(0) * self.item_bytes)
     }
 
@@ -136,14 +135,10 @@ impl Dataset {
             .expect("scenarios limit items and chunks")
     }
 
-    /// The items of a chunk of some chunking, run by run.
-    pub fn items_of(
-        &self,
-        chunking: Chunking,
-        chunk: ChunkOrdinal,
-    ) -> impl Iterator<Item = Range<u64>> {
+    /// The items of a chunk, run by run.
+    pub fn items_of(&self, chunk: ChunkOrdinal) -> impl Iterator<Item = Range<u64>> {
         let item_at = |byte: u64| byte.div_ceil(self.item_bytes).min(self.items);
-        let units = chunking.units_of(chunk, self.size());
+        let units = self.chunking.units_of(chunk, self.size());
         units.map(move |unit| item_at(unit.start)..item_at(unit.end))
     }
 }

@@ -271,7 +271,7 @@ fn chunks_contain_every_item_once() {
     for dataset in &scenario.setups[0].datasets {
         let chunks = (0..dataset.chunking.chunks()).map(ChunkOrdinal);
         let mut items: Vec<u64> =
-            chunks.flat_map(|chunk| dataset.items_of(dataset.chunking, chunk)).flatten().collect();
+            chunks.flat_map(|chunk| dataset.items_of(chunk)).flatten().collect();
         items.sort_unstable();
         assert!(items.into_iter().eq(0..dataset.items), "{}", dataset.name);
     }

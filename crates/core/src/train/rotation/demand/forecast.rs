@@ -99,7 +99,8 @@ impl<'a> Forecast<'a> {
             |(number, progress)| JobForecast::new(state, &pinned, &rotating, number, progress);
         let mut jobs: Vec<JobForecast<'a>> = state.active_jobs().map(job).collect();
         let speed_max = jobs.iter().map(|job| job.speed).fold(0.0, f64::max);
-        let period_s = state.size_max as f64 / speed_max.max(1.0);
+        let size_max = state.chunks.iter().map(|chunk| chunk.size).max().unwrap_or(0);
+        let period_s = size_max as f64 / speed_max.max(1.0);
         let turn_s = period_s * (state.chunks.len() - pinned.len()) as f64;
         for job in &mut jobs {
             let epoch_s = job.progress.unread_total as f64 / job.progress.pace.max(1) as f64;
@@ -140,18 +141,13 @@ impl<'a> Forecast<'a> {
         job.speed * SIMILAR_SPEED >= self.speed_max
     }
 
-    /// Of some chunks, the one that is best loaded for a job, if any is worth it. Of equals, the
-    /// one that was loaded longest ago: then equally fast jobs read all chunks in the same order,
-    /// wherever they started.
-    pub fn next(
-        &self,
-        need: &JobForecast<'_>,
-        is_loadable: impl Fn(ChunkOrdinal) -> bool,
-    ) -> Option<ChunkOrdinal> {
+    /// The chunk that is best loaded for a job, if any is worth it. Of equals, the one that was
+    /// loaded longest ago: then equally fast jobs read all chunks in the same order, wherever they
+    /// started.
+    pub fn next(&self, need: &JobForecast<'_>) -> Option<ChunkOrdinal> {
         let is_wanted = |chunk: &ChunkOrdinal| {
             self.state.chunk(*chunk).state == ChunkState::Absent
                 && need.progress.unread_of(*chunk) > 0
-                && is_loadable(*chunk)
         };
         let absent = self.state.ordinals().filter(is_wanted);
         let worth = absent.map(|chunk| (self.worth(need, chunk), chunk));

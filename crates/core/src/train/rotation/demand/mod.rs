@@ -1,8 +1,7 @@
 //! Our rotation, by demand.
 //!
-//! Of the chunks that fit into the budget, two **rotate** through what does not fit, and all others
-//! are **pinned**: these are never fetched again. A part of a chunk fills what is left beside whole
-//! ones, and is pinned from the start. A job alone shares with no other, so for it all
+//! With a budget of b chunks, two **rotate** through what does not fit, and all others are
+//! **pinned**: these are never fetched again. A job alone shares with no other, so for it all
 //! chunks are pinned, and the rest is read uncached. A chunk is not pinned from the start. It is
 //! pinned when it would be evicted and the budget has room, so that filling the cache costs no
 //! extra fetch.
@@ -31,7 +30,7 @@ use forecast::{Forecast, JobForecast};
 
 use super::{
     ChunkDrawSet, ChunkOrder, EvictionCause, InvalidEvent, JobNumber,
-    state::{Chunk, ChunkState, JobState, RotationState},
+    state::{JobState, RotationState},
 };
 use crate::dataset::chunking::ChunkOrdinal;
 
@@ -40,45 +39,27 @@ const ROTATING: usize = 2;
 
 pub(super) fn decide(state: &mut RotationState) -> Option<ChunkOrder> {
     update_pinned(state);
-    if state.bytes(state.drawable()) > state.budget {
+    if state.drawable().count() > state.budget {
         let least =
             |chunk: &ChunkOrdinal| (state.chunk(*chunk).pinned, state.unread_by_all(*chunk));
         let chunk = state.drawable().min_by_key(least).expect("at least one is drawable");
         return Some(ChunkOrder::Evict { chunk, cause: EvictionCause::Budget });
     }
-    if let Some(chunk) = idle_rest(state) {
-        return Some(ChunkOrder::Evict { chunk, cause: EvictionCause::Exhausted });
-    }
-    let room = Room::new(state);
-    let kept = state.parts.kept.filter(|kept| room.fits(state, *kept));
+    let has_room = state.occupied().count() < state.budget;
     let is_full = state.rotating().count() >= ROTATING;
-    let has_room = room.takes_more(state);
-    let rotates = is_full && !room.takes_whole(state) && rotating_max(state, &room) > 0;
-    if kept.is_none() && !has_room && !rotates {
+    if !has_room && (!is_full || rotating_max(state) == 0) {
         return None;
     }
     let forecast = Forecast::new(state);
     let mut pinned = None;
     let order = forecast.starving().find_map(|need| {
-        if let Some(kept) = kept.filter(|kept| need.progress.unread_of(*kept) > 0) {
-            // It stays, so it does not matter when it is loaded.
-            pinned = Some(kept);
-            return Some(ChunkOrder::Load(kept));
+        let next = forecast.next(need)?;
+        let mut done = done_with(state, need.number);
+        if has_room {
+            pinned = is_full.then(|| done.next());
+            return (pinned != Some(None)).then_some(ChunkOrder::Load(next));
         }
-        let done: Vec<ChunkOrdinal> = done_with(state, need.number).collect();
-        let stays = done.iter().copied().find(|chunk| may_pin(state, *chunk));
-        if has_room
-            && (!is_full || stays.is_some())
-            && let Some(next) = forecast.next(need, |chunk| room.takes(state, chunk))
-        {
-            pinned = stays.filter(|_| is_full);
-            return Some(ChunkOrder::Load(next));
-        }
-        if !rotates {
-            return None;
-        }
-        let next = forecast.next(need, |chunk| !is_kept_part(state, chunk))?;
-        let chunk = done.into_iter().find(|chunk| forecast.may_evict(need, *chunk, next))?;
+        let chunk = done.find(|chunk| forecast.may_evict(need, *chunk, next))?;
         let is_exhausted = state.active_jobs().all(|(_, progress)| progress.unread_of(chunk) == 0);
         let cause = if is_exhausted {
             EvictionCause::Exhausted
@@ -87,7 +68,7 @@ pub(super) fn decide(state: &mut RotationState) -> Option<ChunkOrder> {
         };
         Some(ChunkOrder::Evict { chunk, cause })
     });
-    if let Some(stays) = pinned {
+    if let Some(Some(stays)) = pinned {
         state.set_pinned(stays, true);
     }
     order
@@ -95,104 +76,27 @@ pub(super) fn decide(state: &mut RotationState) -> Option<ChunkOrder> {
 
 /// Pins or unpins chunks after jobs or the budget have changed.
 fn update_pinned(state: &mut RotationState) {
-    let rotating = rotating_max(state, &Room::new(state));
+    let rotating = rotating_max(state);
     if rotating == 0 {
-        let open: Vec<ChunkOrdinal> =
-            state.rotating().filter(|chunk| may_pin(state, *chunk)).collect();
+        let open: Vec<ChunkOrdinal> = state.rotating().collect();
         for chunk in open {
             state.set_pinned(chunk, true);
         }
-        return;
-    }
-    let rotating_bytes = state.size_max.saturating_mul(rotating as u64);
-    let pinned_max = state.budget.saturating_sub(rotating_bytes);
-    while state.bytes(state.pinned()) > pinned_max {
-        let of = state.pinned().filter(|chunk| !is_kept_part(state, *chunk));
-        let Some(least) = of.min_by_key(|chunk| state.unread_by_all(*chunk)) else { break };
-        state.set_pinned(least, false);
-    }
-    // After a takeover or a regrouping, more chunks are present than rotate.
-    while state.rotating().count() > rotating {
-        let free = pinned_max.saturating_sub(state.bytes(state.pinned()));
-        let fits =
-            |chunk: &ChunkOrdinal| may_pin(state, *chunk) && state.chunk(*chunk).size <= free;
-        let most = state.rotating().filter(fits).max_by_key(|chunk| state.unread_by_all(*chunk));
-        let Some(most) = most else { break };
-        state.set_pinned(most, true);
+    } else {
+        while state.pinned().count() > state.budget.saturating_sub(rotating) {
+            let least = state.pinned().min_by_key(|chunk| state.unread_by_all(*chunk));
+            state.set_pinned(least.expect("at least one is pinned"), false);
+        }
     }
 }
 
 /// Number of chunks that rotate: none if only one job reads or the whole dataset fits. But while
 /// the cache fills, chunks rotate into it.
-fn rotating_max(state: &RotationState, room: &Room) -> usize {
-    let rotates = room.takes_more(state) || is_shared(state);
-    if state.slots() >= ROTATING && rotates { ROTATING } else { 0 }
-}
-
-/// Whether several jobs read a dataset that does not fit.
-fn is_shared(state: &RotationState) -> bool {
-    state.active_jobs().count() >= 2 && !state.is_whole()
-}
-
-/// The room beside the chunks that are present.
-struct Room {
-    bytes: u64,
-    /// Number of whole chunks for which there is room.
-    slots: usize,
-}
-
-impl Room {
-    fn new(state: &RotationState) -> Self {
-        let whole = state.occupied().filter(|chunk| !is_kept_part(state, *chunk)).count();
-        Self { bytes: state.room(), slots: state.slots().saturating_sub(whole) }
-    }
-
-    /// Whether a chunk is absent and fits.
-    fn fits(&self, state: &RotationState, chunk: ChunkOrdinal) -> bool {
-        let Chunk { state: of, size, .. } = state.chunk(chunk);
-        *of == ChunkState::Absent && *size <= self.bytes
-    }
-
-    /// Whether a chunk that is to rotate may be loaded. The rest of a cut chunk takes the space of
-    /// a whole one, so it is not for the chunks that will be pinned.
-    fn takes(&self, state: &RotationState, chunk: ChunkOrdinal) -> bool {
-        let has_slot = if may_pin(state, chunk) {
-            self.slots > 0
-        } else {
-            self.slots == 1 && is_shared(state)
-        };
-        has_slot && !is_kept_part(state, chunk) && self.fits(state, chunk)
-    }
-
-    /// Whether a chunk that may be pinned can be loaded.
-    fn takes_whole(&self, state: &RotationState) -> bool {
-        let takes = |chunk| may_pin(state, chunk) && self.takes(state, chunk);
-        self.bytes > 0 && state.ordinals().any(takes)
-    }
-
-    /// Whether another chunk may be loaded.
-    fn takes_more(&self, state: &RotationState) -> bool {
-        self.bytes > 0 && state.ordinals().any(|chunk| self.takes(state, chunk))
-    }
-}
-
-/// The rest of a cut chunk, if nothing needs it and no chunks rotate: another one is to stay in its
-/// place.
-fn idle_rest(state: &RotationState) -> Option<ChunkOrdinal> {
-    let is_alone = state.active_jobs().count() == 1 && !state.is_whole();
-    let is_idle = |rest: &ChunkOrdinal| {
-        is_alone && state.chunk(*rest).is_drawable() && state.unread_by_all(*rest) == 0
-    };
-    state.parts.rest.filter(is_idle)
-}
-
-fn is_kept_part(state: &RotationState, chunk: ChunkOrdinal) -> bool {
-    state.parts.kept == Some(chunk)
-}
-
-/// Whether a chunk may be pinned beside others.
-fn may_pin(state: &RotationState, chunk: ChunkOrdinal) -> bool {
-    state.is_whole() || state.parts.rest != Some(chunk)
+fn rotating_max(state: &RotationState) -> usize {
+    let room = state.budget.min(state.chunks.len());
+    let is_filling = state.occupied().count() < room;
+    let is_shared = state.active_jobs().count() >= 2 && room < state.chunks.len();
+    if room >= ROTATING && (is_filling || is_shared) { ROTATING } else { 0 }
 }
 
 /// Rotating chunks that a job has exhausted, those with the least unread by others first.
