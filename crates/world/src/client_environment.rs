@@ -38,6 +38,7 @@ use crate::{
     lockstep::{Ended, Turns},
     network::{HostId, Network, host_of},
     pipe::{PipeReader, PipeWriter},
+    rogue::is_rogue,
 };
 
 /// The environment of one client.
@@ -59,6 +60,7 @@ struct State {
     last_number: u64,
     streams: BTreeMap<StreamNumber, Weak<SimStream>>,
     waited_for_nodes: Duration,
+    waited_for_rogues: Duration,
 }
 
 /// A stream of a client.
@@ -66,6 +68,8 @@ struct SimStream {
     number: StreamNumber,
     /// To the agent, not to a node.
     is_local: bool,
+    /// To a rogue member.
+    is_rogue: bool,
     state: Mutex<StreamState>,
 }
 
@@ -99,6 +103,11 @@ impl WorldEnvironment {
     /// The time that the client has waited for nodes since the last call.
     pub fn take_waited_for_nodes(&self) -> Duration {
         std::mem::take(&mut self.shared.state.lock().waited_for_nodes)
+    }
+
+    /// The time that the client has waited for rogue members alone, since it started.
+    pub fn waited_for_rogues(&self) -> Duration {
+        self.shared.state.lock().waited_for_rogues
     }
 }
 
@@ -140,7 +149,8 @@ impl ClientEnvironment for WorldEnvironment {
         let number = StreamNumber(state.last_number);
         let stream = StreamState::Connecting(connect);
         let is_local = node.is_none();
-        let stream = Arc::new(SimStream { number, is_local, state: Mutex::new(stream) });
+        let is_rogue = node.is_some_and(is_rogue);
+        let stream = Arc::new(SimStream { number, is_local, is_rogue, state: Mutex::new(stream) });
         state.streams.retain(|_, stream| stream.strong_count() > 0);
         state.streams.insert(number, Arc::downgrade(&stream));
         let shared = Arc::clone(&self.shared);
@@ -180,6 +190,7 @@ impl Shared {
             return Ok(true);
         }
         let for_nodes = waits.iter().all(|(stream, _)| !stream.is_local);
+        let for_rogues = waits.iter().all(|(stream, _)| stream.is_rogue);
         let began = Instant::now();
         let (network, host) = (self.network.clone(), self.host);
         let any = poll_fn(
@@ -194,6 +205,9 @@ impl Shared {
         });
         if for_nodes {
             self.state.lock().waited_for_nodes += began.elapsed();
+        }
+        if for_rogues {
+            self.state.lock().waited_for_rogues += began.elapsed();
         }
         is_ready.map_err(ended)
     }
