@@ -38,7 +38,6 @@ use crate::{
     lockstep::{Ended, Turns},
     network::{HostId, Network, host_of},
     pipe::{PipeReader, PipeWriter},
-    rogue::is_rogue,
 };
 
 /// The environment of one client.
@@ -60,7 +59,6 @@ struct State {
     last_number: u64,
     streams: BTreeMap<StreamNumber, Weak<SimStream>>,
     waited_for_nodes: Duration,
-    waited_for_rogues: Duration,
 }
 
 /// A stream of a client.
@@ -68,8 +66,6 @@ struct SimStream {
     number: StreamNumber,
     /// To the agent, not to a node.
     is_local: bool,
-    /// To a rogue member.
-    is_rogue: bool,
     state: Mutex<StreamState>,
 }
 
@@ -103,11 +99,6 @@ impl WorldEnvironment {
     /// The time that the client has waited for nodes since the last call.
     pub fn take_waited_for_nodes(&self) -> Duration {
         std::mem::take(&mut self.shared.state.lock().waited_for_nodes)
-    }
-
-    /// The time that the client has waited for rogue members alone, since it started.
-    pub fn waited_for_rogues(&self) -> Duration {
-        self.shared.state.lock().waited_for_rogues
     }
 }
 
@@ -149,8 +140,7 @@ impl ClientEnvironment for WorldEnvironment {
         let number = StreamNumber(state.last_number);
         let stream = StreamState::Connecting(connect);
         let is_local = node.is_none();
-        let is_rogue = node.is_some_and(is_rogue);
-        let stream = Arc::new(SimStream { number, is_local, is_rogue, state: Mutex::new(stream) });
+        let stream = Arc::new(SimStream { number, is_local, state: Mutex::new(stream) });
         state.streams.retain(|_, stream| stream.strong_count() > 0);
         state.streams.insert(number, Arc::downgrade(&stream));
         let shared = Arc::clone(&self.shared);
@@ -190,7 +180,6 @@ impl Shared {
             return Ok(true);
         }
         let for_nodes = waits.iter().all(|(stream, _)| !stream.is_local);
-        let for_rogues = waits.iter().all(|(stream, _)| stream.is_rogue);
         let began = Instant::now();
         let (network, host) = (self.network.clone(), self.host);
         let any = poll_fn(
@@ -205,9 +194,6 @@ impl Shared {
         });
         if for_nodes {
             self.state.lock().waited_for_nodes += began.elapsed();
-        }
-        if for_rogues {
-            self.state.lock().waited_for_rogues += began.elapsed();
         }
         is_ready.map_err(ended)
     }

@@ -3,8 +3,7 @@
 //! The client routes, verifies and falls back as in a training process: by item
 //! ([`crate::item_reader`]) or by address ([`crate::blob_reader`]). Beside the bytes, the world
 //! checks what nodes cost one call: however many hang, a call waits for all of them together no
-//! longer than [`NODE_WAIT_MAX`] (promise 5). Where members hang and nothing else goes wrong, it
-//! also checks the budget of a process for hung nodes, and the time of each call with its agent.
+//! longer than [`NODE_WAIT_MAX`] (promise 5).
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,20 +21,10 @@ use crate::{
     item_reader::ItemReader,
     job::{Epoch, Job},
     lockstep::{self, Ended, Turns},
-    rogue::Misconduct,
 };
 
 /// Longest time that one call waits for nodes, all together.
 const NODE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// What hung nodes may cost a process at once, and one part in this many of its time.
-const STALL_MAX: Duration = Duration::from_secs(2);
-const STALL_SHARE: u32 = 20;
-/// One wait that began within the budget.
-const STALL_SLACK: Duration = Duration::from_millis(500);
-/// Longest call where members hang and nothing else goes wrong: the client gives them up, and then
-/// its agent does. Members that answer pings take longer, because they may be waiting for a fetch.
-const HUNG_CALL_MAX: Duration = Duration::from_secs(5);
-const DATALESS_CALL_MAX: Duration = Duration::from_secs(8);
 /// Waits of this length are events.
 const NODE_WAIT_NOTED: Duration = Duration::from_secs(1);
 
@@ -58,7 +47,6 @@ pub struct ProcessThread {
     /// The outside of its client.
     pub environment: Arc<WorldEnvironment>,
     turns: Arc<Turns>,
-    started_at: Instant,
 }
 
 /// Reads the batches of a process by its client.
@@ -132,8 +120,7 @@ impl ProcessThread {
     ) -> Self {
         let (network, of) = (job.world.network.clone(), random.fork());
         let environment = WorldEnvironment::new(Arc::clone(&turns), network, job.host, agent, of);
-        let (environment, started_at) = (Arc::new(environment), Instant::now());
-        Self { job, number, random, environment, turns, started_at }
+        Self { job, number, random, environment: Arc::new(environment), turns }
     }
 
     /// Reads the epochs that the job orders.
@@ -204,27 +191,6 @@ impl ProcessThread {
         if waited > most && !was_paused {
             world.trace.violate(5, format_args!("{name}: a {what} waits {waited:?} for nodes"));
         }
-        if world.plan.has_only_hung() {
-            self.check_hung_cost(what, began);
-        }
         Ok(Called { value, was_paused })
-    }
-
-    /// Promise 5: hung nodes cost a process its budget, and a call about five seconds with its
-    /// agent.
-    fn check_hung_cost(&self, what: &str, began: Instant) {
-        let Job { world, name, .. } = &*self.job;
-        let (took, lives) = (began.elapsed(), self.started_at.elapsed());
-        let stalled = self.environment.waited_for_rogues();
-        let most = STALL_MAX + lives / STALL_SHARE + STALL_SLACK;
-        world.trace.event(format_args!("{name}: hung {stalled:?} of {most:?}, {what} {took:?}"));
-        if stalled > most {
-            let text = format_args!("{name}: hung nodes cost {stalled:?} of {lives:?}");
-            world.trace.violate(5, text);
-        }
-        let is_dataless = world.plan.rogues.contains(&Misconduct::NoData);
-        if took > if is_dataless { DATALESS_CALL_MAX } else { HUNG_CALL_MAX } {
-            world.trace.violate(5, format_args!("{name}: a {what} takes {took:?}"));
-        }
     }
 }

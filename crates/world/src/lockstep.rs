@@ -171,30 +171,6 @@ mod tests {
         assert_eq!(took.as_secs(), 900);
     }
 
-    /// Of the runtime and all threads exactly one runs, and no time passes while it computes.
-    #[test]
-    fn a_thread_that_computes_is_alone() {
-        let running = Arc::new(AtomicU32::new(0));
-        runtime().block_on(async {
-            let mut tasks = tokio::task::JoinSet::new();
-            for _ in 0..3 {
-                let running = Arc::clone(&running);
-                tasks.spawn(run(move |turns| {
-                    for _ in 0..5 {
-                        turns.wait_for(sleep(Duration::from_secs(1))).unwrap();
-                        let (others, now) = (running.fetch_add(1, SeqCst), Instant::now());
-                        thread::sleep(Duration::from_millis(2));
-                        assert_eq!((others, Instant::now()), (0, now));
-                        running.fetch_sub(1, SeqCst);
-                    }
-                }));
-            }
-            while let Some(ended) = tasks.join_next().await {
-                ended.unwrap();
-            }
-        });
-    }
-
     /// A world that ends leaves no thread behind.
     #[test]
     fn a_thread_ends_with_its_task() {

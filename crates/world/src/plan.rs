@@ -69,16 +69,8 @@ impl Plan {
     /// The plan of a seed.
     pub fn new(random: &mut Rng, scale: Scale) -> Self {
         let faults = Faults::new(random);
-        // Drawn apart, so that other worlds stay what they were.
-        let mut apart = Rng::with_seed(random.clone().u64(..));
-        let only_rogues = faults.rogues && !faults.origin && apart.bool();
-        let faults = if only_rogues { Faults { rogues: true, ..Faults::NONE } } else { faults };
         let lengths = [lengths(random, faults.full), lengths(random, faults.full)];
-        let rogues = match (faults.rogues, only_rogues) {
-            (false, _) => Vec::new(),
-            (true, false) => rogues(random),
-            (true, true) => hung_rogues(&mut apart),
-        };
+        let rogues = if faults.rogues { rogues(random) } else { Vec::new() };
         let nodes = NodePlan {
             nodes: random.u8(3..=4),
             rogues: u8::try_from(rogues.len()).expect("at most 64 members"),
@@ -104,12 +96,6 @@ impl Plan {
         }
     }
 
-    /// Whether members hang, and nothing else goes wrong: then their cost is bounded exactly.
-    pub fn has_only_hung(&self) -> bool {
-        let only_rogues = self.faults == Faults { rogues: true, ..Faults::NONE };
-        only_rogues && !self.has_liars()
-    }
-
     /// Whether members answer wrongly.
     pub fn has_liars(&self) -> bool {
         self.rogues.iter().any(|rogue| rogue.is_lie())
@@ -117,21 +103,20 @@ impl Plan {
 }
 
 impl Faults {
-    const NONE: Self = Self {
-        kills: false,
-        network: false,
-        disks: false,
-        origin: false,
-        hostile: false,
-        managed: false,
-        full: false,
-        rogues: false,
-    };
-
     /// One world in eight has none: there, each blob is read from the origin exactly once.
     fn new(random: &mut Rng) -> Self {
+        let none = Self {
+            kills: false,
+            network: false,
+            disks: false,
+            origin: false,
+            hostile: false,
+            managed: false,
+            full: false,
+            rogues: false,
+        };
         if random.u8(..8) == 0 {
-            return Self::NONE;
+            return none;
         }
         let mut often = || random.u8(..3) > 0;
         let (kills, network, origin, hostile) = (often(), often(), often(), often());
@@ -155,12 +140,6 @@ fn rogues(random: &mut Rng) -> Vec<Misconduct> {
         2 => vec![Misconduct::Lies; random.usize(1..=2)],
         _ => vec![Misconduct::OtherIds; random.usize(1..=2)],
     }
-}
-
-/// Members that hang, in worlds where nothing else goes wrong.
-fn hung_rogues(random: &mut Rng) -> Vec<Misconduct> {
-    let hung = [Misconduct::Silent, Misconduct::HelloOnly, Misconduct::Trickle, Misconduct::NoData];
-    vec![*random.choice(&hung).expect("a choice"); random.usize(1..=60)]
 }
 
 /// Lies are found by verification only. Answers with a wrong id are found without it.

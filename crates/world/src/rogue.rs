@@ -40,8 +40,6 @@ pub enum Misconduct {
     Silent,
     /// It answers a hello, and nothing else.
     HelloOnly,
-    /// It answers pings and opens datasets, and nothing else: a process whose devices hang.
-    NoData,
     /// It sends its answers byte by byte.
     Trickle,
     /// It has every blob, with a wrong byte in each.
@@ -106,13 +104,6 @@ impl Session {
             let Ok(request) = Request::decode(&header, &body.into()) else { return Ok(()) };
             let is_hello = matches!(request, Request::Hello { .. });
             if self.misconduct == Misconduct::HelloOnly && !is_hello {
-                continue;
-            }
-            let has_data = matches!(
-                request,
-                Request::Get { .. } | Request::Claim { .. } | Request::Presence { .. }
-            );
-            if self.misconduct == Misconduct::NoData && has_data {
                 continue;
             }
             if self.misconduct == Misconduct::OtherIds {
