@@ -57,11 +57,6 @@ impl ItemMap {
         Ok(Self(items.into()))
     }
 
-    /// Bytes of the least that a node keeps of the dataset: two half-chunks.
-    fn kept_min(&self) -> u64 {
-        2 * self.0.sizes().iter().map(|size| size.bytes.0).max().unwrap_or(0)
-    }
-
     /// Share of the dataset's bytes in these half-chunks.
     fn share(&self, half_chunks: Vec<u32>) -> f64 {
         let half_chunks: Vec<HalfChunk> = half_chunks.into_iter().map(HalfChunk).collect();

@@ -18,7 +18,7 @@ from harness import World
 from origin_bytes import measure
 from origin_bytes.settings import Outcome, Setting
 
-#: 20 MiB are a tenth: a node of a fifth has 40 regions and more.
+#: Ten chunks of 20 MiB: a node of a fifth has enough regions for one group per half-chunk.
 SIZE, ITEMS = 112 << 10, 1800
 #: Tolerance per turn for every job but the first, as a fraction of the dataset.
 SLACK = 0.15

@@ -6,7 +6,6 @@ import copy
 import gc
 import itertools
 import os
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -165,51 +164,6 @@ def test_without_a_node_there_are_no_reports(world: World) -> None:
     assert stats["origin_bytes"] == harness.BYTES
     assert stats["items"] == ITEMS
     assert stats["pinned_share"] == 0.0
-
-
-#: Cuts of 10 blobs of 2 MiB: a node of the smallest size keeps none of them.
-HUGE = [bytes([item]) * (2 << 20) for item in range(40)]
-
-
-def test_a_cache_that_keeps_nothing_is_warned_of_once_with_a_size_that_works(
-    tmp_path: Path,
-) -> None:
-    with harness.origin(tmp_path / "huge", contents=HUGE) as world:
-        small = ("--capacity", "8MiB", "--memory-cache", "1MiB")
-        with harness.node(tmp_path / "small", *small):
-            dataset = world.dataset(cache=tmp_path / "small" / "node.sock")
-            with pytest.warns(RuntimeWarning, match="too small to keep any") as warned:
-                for _ in range(2):
-                    list(loader_of(dataset, batch_size=4))
-            (message,) = (str(one.message) for one in warned if "too small" in str(one.message))
-            (size,) = re.findall(r"to (\d+) MB or more", message)
-        with harness.node(tmp_path / "enough", "--capacity", f"{size}MB", "--memory-cache", "1MiB"):
-            again = loader_of(world.dataset(cache=tmp_path / "enough" / "node.sock"), batch_size=4)
-            for _ in range(2):
-                list(again)
-            assert again.stats()["drawable_share"] > 0
-
-
-@pytest.mark.parametrize("share", [0.15, 0.35])
-def test_a_cache_of_any_size_is_used(tmp_path: Path, share: float) -> None:
-    """A node of 64 regions keeps 0.9 of its capacity, whatever its share of the dataset."""
-    capacity = 64 << 20
-    # 6 to 60 KiB, in no order.
-    sizes = [6144 + index * 7919 % 55296 for index in range(int(capacity / share / 33792))]
-    contents = [index.to_bytes(8, "little") * (size // 8) for index, size in enumerate(sizes)]
-    total = sum(map(len, contents))
-    with harness.origin(tmp_path, contents=contents) as world:
-        options = ("--capacity", f"{capacity + (1 << 20)}B", "--memory-cache", "1MiB")
-        with harness.node(tmp_path / "node", *options):
-            dataset = world.dataset(cache=tmp_path / "node" / "node.sock")
-            loader = loader_of(dataset, batch_size=64)
-            for _ in range(2):
-                assert sum(len(batch) for batch in loader) == len(contents)
-            held = loader.stats()["pinned_share"] * total
-            node = dataset.stats()["node"]
-    assert held >= 0.9 * capacity
-    assert node is not None
-    assert node["resident_bytes"] >= 0.97 * held, "what is pinned is there"
 
 
 def test_a_restarted_node_gets_full_reports(large_world: World, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from forebay._data.small_cache import warn_if_nothing_fits
 from forebay._data.wrap import Source
 from forebay._native import ForebayError, PrefetchWindow
 from forebay._workers.interrupts import allow_interrupts
@@ -21,8 +20,6 @@ def prefetch_window(dataset: Source) -> PrefetchWindow:
         node = dataset.stats()["node"]
     # A node of another version may not report it.
     capacity = None if node is None else node.get("capacity_bytes")
-    if capacity is not None and not (node or {}).get("peers_configured"):
-        warn_if_nothing_fits(dataset, capacity)
     return PrefetchWindow(capacity, dataset._blob_bytes)
 
 
