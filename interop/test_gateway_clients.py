@@ -104,7 +104,11 @@ def connect(endpoint: str, key: str, secret: str, style: str = "path") -> Client
         aws_access_key_id=key,
         aws_secret_access_key=secret,
         region_name=REGION,
-        config=Config(s3={"addressing_style": style}, retries={"max_attempts": 1}),
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": style},
+            retries={"max_attempts": 1},
+        ),
     )
 
 
