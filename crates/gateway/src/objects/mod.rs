@@ -1,8 +1,8 @@
 //! Object path: answers `GetObject` and `HeadObject`, from flash where it can.
 //!
-//! 1. [`request_terms`] parses the request. What is not understood passes to the origin unchanged.
-//! 2. [`probe`] confirms the version and the caller's right, unless both are known and fresh.
-//! 3. [`reader`] sends the bytes: from [`segment_store`], from a [`fill_task`] that fetches them,
+//! 1. `request_terms` parses the request. What is not understood passes to the origin unchanged.
+//! 2. `probe` confirms the version and the caller's right, unless both are known and fresh.
+//! 3. `reader` sends the bytes: from `segment_store`, from a `fill_task` that fetches them,
 //!    or from the origin.
 //!
 //! A segment is 256 KiB of one version. Its name is a keyed hash of origin, bucket, key, tag and
